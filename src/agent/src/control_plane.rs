@@ -39,8 +39,8 @@ impl ControlPlane {
         let bound_here = watcher::Config::default().fields(&format!("spec.nodeName={}", config.node_name));
         let this_node = watcher::Config::default().fields(&format!("metadata.name={}", config.node_name));
         Self {
-            replicas: watch_kind(tasks, Api::all(client.clone()), bound_here, changes),
-            nodes: watch_kind(tasks, Api::all(client.clone()), this_node, changes),
+            replicas: watch_kind(tasks, Api::all(client.clone()), bound_here, clock, changes),
+            nodes: watch_kind(tasks, Api::all(client.clone()), this_node, clock, changes),
             recorder: Recorder::spawn(
                 tasks,
                 client.clone(),

@@ -87,7 +87,8 @@ impl NodeCredentials {
             &authorities,
             credentials,
         )?;
-        self.renewable.replace(client::connect(&source).await?);
+        self.renewable
+            .replace(client::connect(&source, &self.clock).await?);
         self.certificate = renewed;
         Ok(())
     }

@@ -43,6 +43,39 @@ impl Clock {
     }
 }
 
+/// Point in time by both clocks. While a machine sleeps, only the wall clock advances, and only the
+/// wall clock can be set.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    instant: Instant,
+    wall: Timestamp,
+}
+
+impl Moment {
+    pub fn now(clock: &Clock) -> Self {
+        Self {
+            instant: clock.instant(),
+            wall: clock.now(),
+        }
+    }
+
+    /// Returns the larger of both elapsed times.
+    pub fn age(self, clock: &Clock) -> Duration {
+        let now = Self::now(clock);
+        now.awake_since(self).max(since(now.wall, self.wall))
+    }
+
+    /// Returns how long the machine slept since `earlier`: the advance of the wall clock beyond the
+    /// monotonic clock. A wall clock that was set forward counts as sleep.
+    pub fn slept_since(self, earlier: Self) -> Duration {
+        since(self.wall, earlier.wall).saturating_sub(self.awake_since(earlier))
+    }
+
+    fn awake_since(self, earlier: Self) -> Duration {
+        self.instant.saturating_duration_since(earlier.instant)
+    }
+}
+
 /// Returns the time this many seconds after 1970.
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).expect("in range")
@@ -106,5 +139,18 @@ mod tests {
         assert_eq!(since(clock.now(), wall), Duration::from_secs(90));
         assert_eq!(clock.instant() - mono, Duration::from_secs(90));
         assert_eq!(since(wall, clock.now()), Duration::ZERO);
+    }
+
+    #[test]
+    fn sleep_is_the_advance_of_the_wall_clock_beyond_the_monotonic_clock() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        let start = Moment::now(&clock);
+        manual.advance(Duration::from_secs(90));
+        assert_eq!(Moment::now(&clock).slept_since(start), Duration::ZERO);
+        manual.sleep(Duration::from_secs(3600));
+        assert_eq!(Moment::now(&clock).slept_since(start), Duration::from_secs(3600));
+        assert_eq!(start.age(&clock), Duration::from_secs(3690));
+        assert_eq!(start.slept_since(Moment::now(&clock)), Duration::ZERO);
     }
 }

@@ -13,6 +13,7 @@ mod written;
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::core::DeserializeGuard;
@@ -26,10 +27,15 @@ use tracing::{debug, info, warn};
 
 pub(crate) use self::written::Unreadable;
 use self::written::{Written, version};
+use super::sleep::SleepDetector;
 use super::{ApiError, Backoff};
+use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
+
+/// Interval at which a watch compares the clocks to detect sleep of the machine.
+const CLOCK_CHECK_PERIOD: Duration = Duration::from_secs(5);
 
 /// Kind that can be watched.
 pub trait CachedKind:
@@ -256,14 +262,16 @@ impl<K: CachedKind> Cache<K> {
     }
 }
 
-/// Starts a watch that updates a [`Cache`] and calls `changes.mark` on every change.
+/// Starts a watch that updates a [`Cache`] and calls `changes.mark` on every change. The watch
+/// restarts after the machine slept.
 pub fn watch<K: CachedKind>(
     tasks: &Tasks,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
+    clock: &Clock,
     changes: &Changes,
 ) -> Cache<K> {
-    watch_heeding(tasks, api, config, changes, |_| true)
+    watch_heeding(tasks, api, config, clock, changes, |_| true)
 }
 
 /// Like [`watch`], but does not mark changes of objects for which `is_relevant` returns false.
@@ -271,20 +279,30 @@ pub fn watch_heeding<K: CachedKind>(
     tasks: &Tasks,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
+    clock: &Clock,
     changes: &Changes,
     is_relevant: fn(&K) -> bool,
 ) -> Cache<K> {
     let (cache, mut writer) = Cache::new(changes.clone());
     let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
     let kind = K::kind(&()).into_owned();
+    let mut sleep = SleepDetector::new(clock.clone());
     tasks.spawn_detached(async move {
-        let events = watcher(api, config).backoff(Backoff::default());
-        let mut events = std::pin::pin!(events);
+        let start = || watcher(api.clone(), config.clone()).backoff(Backoff::default());
+        let mut events = std::pin::pin!(start());
+        let mut clock_checks = tokio::time::interval(CLOCK_CHECK_PERIOD);
         let mut failing = false;
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
                 event = events.next() => event,
+                _ = clock_checks.tick() => {
+                    if let Some(slept) = sleep.slept() {
+                        info!(kind, slept_seconds = slept.as_secs(), "machine slept; restarting watch");
+                        events.set(start());
+                    }
+                    continue;
+                }
             };
             match event {
                 // The stream of a watcher never ends.

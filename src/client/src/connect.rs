@@ -13,11 +13,16 @@ use hyper_util::client::proxy::matcher::Matcher;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use super::sleep::renewing_client;
+use rooflet_base::clock::Clock;
 use rooflet_base::environment::variable;
 use rooflet_base::loopback::is_loopback;
 
 /// Connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time without a byte from the server after which a connection counts as lost. API servers send a
+/// bookmark to each watch about once per minute; this is the time for two.
+const READ_TIMEOUT: Duration = Duration::from_secs(130);
 
 /// Location of the kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +59,8 @@ pub enum ConnectError {
 }
 
 /// Creates a client from the kubeconfig. Does not access the network.
-pub async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> {
-    client(config(source).await?)
+pub async fn connect(source: &KubeconfigSource, clock: &Clock) -> Result<Client, ConnectError> {
+    client(config(source).await?, clock)
 }
 
 /// Creates a client that reaches the API server at another address, for example through a proxy.
@@ -63,6 +68,7 @@ pub async fn connect(source: &KubeconfigSource) -> Result<Client, ConnectError> 
 pub async fn connect_via(
     source: &KubeconfigSource,
     address: SocketAddr,
+    clock: &Clock,
 ) -> Result<(Client, String), ConnectError> {
     let mut config = config(source).await?;
     let url = &config.cluster_url;
@@ -79,7 +85,7 @@ pub async fn connect_via(
     config.proxy_url = None;
     // The certificate must still match the name in the kubeconfig.
     config.tls_server_name.get_or_insert(host);
-    Ok((client(config)?, own))
+    Ok((client(config, clock)?, own))
 }
 
 /// Returns the address of the API server and its certificate authorities in DER, if the file
@@ -96,15 +102,22 @@ pub async fn client_certificate(source: &KubeconfigSource) -> Result<Option<Vec<
 }
 
 /// Creates a client with a bearer token for a server with a known authority (in DER).
-pub fn with_token(server: Uri, authority: &[u8], token: String) -> Result<Client, ConnectError> {
+pub fn with_token(
+    server: Uri,
+    authority: &[u8],
+    token: String,
+    clock: &Clock,
+) -> Result<Client, ConnectError> {
     let mut config = Config::new(server);
     config.root_cert = Some(vec![authority.to_vec()]);
     config.auth_info.token = Some(token.into());
-    client(config)
+    client(config, clock)
 }
 
-fn client(mut config: Config) -> Result<Client, ConnectError> {
+fn client(mut config: Config, clock: &Clock) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy {
             host: config.cluster_url.host().unwrap_or_default().to_owned(),
@@ -113,7 +126,7 @@ fn client(mut config: Config) -> Result<Client, ConnectError> {
         });
     }
     let url = config.cluster_url.to_string();
-    Client::try_from(config).map_err(|err| ConnectError::Setup {
+    renewing_client(config, clock.clone()).map_err(|err| ConnectError::Setup {
         url,
         what: single_line(&err.to_string()),
     })
@@ -227,7 +240,7 @@ mod tests {
         let directory = TempDir::new();
         let path = directory.path().join("kubeconfig");
         std::fs::write(&path, content).expect("written");
-        let outcome = connect(&KubeconfigSource::File(path.clone())).await;
+        let outcome = connect(&KubeconfigSource::File(path.clone()), &Clock::System).await;
         let message = outcome
             .err()
             .map_or("a client".to_owned(), |err| Chain(&err).to_string());
@@ -272,7 +285,7 @@ mod tests {
             "x",
         )
         .await;
-        let message = client(outcome.expect("a configuration"))
+        let message = client(outcome.expect("a configuration"), &Clock::System)
             .err()
             .expect("refused")
             .to_string();
@@ -299,7 +312,7 @@ mod tests {
             "context",
         )
         .await;
-        let missing = connect(&KubeconfigSource::File("/no/such/file".into())).await;
+        let missing = connect(&KubeconfigSource::File("/no/such/file".into()), &Clock::System).await;
         let message = missing.err().expect("missing").to_string();
         assert!(
             message.contains("/no/such/file") && message.contains("--kubeconfig"),

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{ApiError, Backoff, FIELD_MANAGER};
-use rooflet_base::clock::{Clock, since};
+use rooflet_base::clock::{Clock, Moment};
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 
@@ -34,29 +34,6 @@ pub struct Elector {
     name: &'static str,
     identity: String,
     clock: Clock,
-}
-
-/// Point in time by both clocks: the monotonic clock of a Mac stops during sleep, and the wall
-/// clock can be set.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    instant: Instant,
-    wall: Timestamp,
-}
-
-impl Moment {
-    fn now(clock: &Clock) -> Self {
-        Self {
-            instant: clock.instant(),
-            wall: clock.now(),
-        }
-    }
-
-    /// Returns the larger of both elapsed times.
-    fn age(self, clock: &Clock) -> Duration {
-        let awake = clock.instant().saturating_duration_since(self.instant);
-        awake.max(since(clock.now(), self.wall))
-    }
 }
 
 /// Proof of leadership, valid since the last renewal. Clones share it.

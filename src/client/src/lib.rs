@@ -17,6 +17,7 @@ mod error;
 mod events;
 mod renewable;
 mod signing;
+mod sleep;
 mod status;
 
 pub use attempts::Attempts;

@@ -79,19 +79,19 @@ impl World {
         let changes = Changes::new();
         let config = watcher::Config::default;
         let leases = Api::namespaced(client.clone(), LEASE_NAMESPACE);
-        let nodes = watch(tasks, Api::all(client.clone()), config(), &changes);
-        let replicas = watch(tasks, Api::all(client.clone()), config(), &changes);
+        let nodes = watch(tasks, Api::all(client.clone()), config(), &clock, &changes);
+        let replicas = watch(tasks, Api::all(client.clone()), config(), &clock, &changes);
         Self {
             fleet: SharedFleet::new(nodes.clone(), replicas.clone(), &changes, reserve_node_failures),
             disruptions: Arc::default(),
             hub: Hub::new(hub, tasks.clone(), clock.clone(), changes.clone()),
             nodes,
-            leases: watch_heeding(tasks, leases, config(), &changes, is_gateway_lease),
-            deployments: watch(tasks, Api::all(client.clone()), config(), &changes),
-            revisions: watch(tasks, Api::all(client.clone()), config(), &changes),
+            leases: watch_heeding(tasks, leases, config(), &clock, &changes, is_gateway_lease),
+            deployments: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
+            revisions: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
             replicas,
-            claims: watch(tasks, Api::all(client.clone()), config(), &changes),
-            plans: watch(tasks, Api::all(client.clone()), config(), &changes),
+            claims: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
+            plans: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
             changes,
             recorder,
             clock,

@@ -69,7 +69,7 @@ pub fn serve(
     allowed_origins: AllowedOrigins,
 ) -> Result<()> {
     let metrics = GatewayMetrics::register(registry)?;
-    let table_rx = watch_routes(tasks, client.clone());
+    let table_rx = watch_routes(tasks, client.clone(), &clock);
     let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
     let gateway =
         Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone()).with_tracer(tracer);
@@ -100,12 +100,12 @@ pub fn serve(
 
 /// Builds a routing table after every change of the watched objects. The channel holds `None` until
 /// all kinds are listed.
-fn watch_routes(tasks: &Tasks, client: Client) -> watch::Receiver<Option<Arc<RoutingTable>>> {
+fn watch_routes(tasks: &Tasks, client: Client, clock: &Clock) -> watch::Receiver<Option<Arc<RoutingTable>>> {
     let changes = Changes::new();
     let config = watcher::Config::default;
-    let replicas: Cache<ModelReplica> = watch(tasks, Api::all(client.clone()), config(), &changes);
-    let nodes: Cache<FleetNode> = watch(tasks, Api::all(client.clone()), config(), &changes);
-    let deployments: Cache<ModelDeployment> = watch(tasks, Api::all(client), config(), &changes);
+    let replicas: Cache<ModelReplica> = watch(tasks, Api::all(client.clone()), config(), clock, &changes);
+    let nodes: Cache<FleetNode> = watch(tasks, Api::all(client.clone()), config(), clock, &changes);
+    let deployments: Cache<ModelDeployment> = watch(tasks, Api::all(client), config(), clock, &changes);
     let (table_tx, table_rx) = watch::channel(None);
     let mut changed_rx = changes.subscribe();
     let stop = tasks.stop_token();

@@ -149,7 +149,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let client = match kubeconfig {
         Some(path) => {
-            let connecting = connect(&KubeconfigSource::File(path.clone())).await;
+            let connecting = connect(&KubeconfigSource::File(path.clone()), &Clock::System).await;
             let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
             Some(match certificate {
                 Some(certificate) => keep_credentials(client, path, certificate, &tasks),

@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::agent::KUBECONFIG_FILE;
 use super::{Failure, ui};
 use crate::node::data_dir;
+use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{sign_node, with_token};
 use rooflet_pki::kubeconfig;
@@ -66,7 +67,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     data_dir::create(&args.state_dir)
         .with_context(|| format!("creating the state directory `{}`", args.state_dir))
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;
-    let client = with_token(server.url.clone(), &server.authority, args.token.reveal())?;
+    let client = with_token(
+        server.url.clone(),
+        &server.authority,
+        args.token.reveal(),
+        &Clock::System,
+    )?;
     let request = NodeRequest::new(&node).context("generating a key")?;
     let certificate = sign_node(
         &client,

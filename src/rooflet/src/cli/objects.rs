@@ -5,13 +5,14 @@ use camino::Utf8PathBuf;
 use kube::{Client, CustomResourceExt, Resource};
 
 use super::{Failure, default_kubeconfig};
+use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{KubeconfigSource, connect};
 
 /// Connects to the server of a kubeconfig, or of the default one.
 pub(super) async fn client(kubeconfig: Option<Utf8PathBuf>) -> Result<Client, Failure> {
     let source = kubeconfig.map_or_else(default_kubeconfig, KubeconfigSource::File);
-    connect(&source)
+    connect(&source, &Clock::System)
         .await
         .map_err(|err| Failure::new(ExitStatus::Config, err))
 }

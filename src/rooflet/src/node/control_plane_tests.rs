@@ -1,6 +1,8 @@
 //! Tests of the controllers with the embedded API server in one process over real HTTP. The tests
 //! act as the agent.
 
+mod sleep;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +96,7 @@ impl Fixture {
             .await
             .expect("sound definitions");
         server.serve(listener, &tasks).await.expect("serves");
-        let client = connect(&KubeconfigSource::File(kubeconfig.clone()))
+        let client = connect(&KubeconfigSource::File(kubeconfig.clone()), &Clock::System)
             .await
             .expect("a good kubeconfig");
         Self {
@@ -353,7 +355,9 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
     let outcome = async |kubeconfig: String| {
         let path = fixture.kubeconfig.with_file_name("changed");
         std::fs::write(&path, kubeconfig).expect("written");
-        let client = connect(&KubeconfigSource::File(path)).await.expect("well formed");
+        let client = connect(&KubeconfigSource::File(path), &Clock::System)
+            .await
+            .expect("well formed");
         let err = client.list_api_groups().await.expect_err("it must not work");
         ApiError::from(err).to_string()
     };

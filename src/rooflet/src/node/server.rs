@@ -158,7 +158,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     if !has(Role::Controller) && !has(Role::Gateway) {
         return Ok(());
     }
-    let client = client::connect(&api_server).await?;
+    let client = client::connect(&api_server, &clock).await?;
     if has(Role::Controller) {
         let config = ControllerConfig {
             identity: identity(&config),

@@ -13,6 +13,7 @@ use super::network_link::{self, NetworkLink};
 use super::simulated_mac::{self, NetworkLinks, SimulatedMac};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
+use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
 use rooflet_client::{ConnectError, KubeconfigSource, connect, connect_via};
 use rooflet_host::FakeHost;
@@ -58,7 +59,7 @@ pub(crate) enum StartFleetError {
 /// Starts an agent for every machine. The agents end with `tasks` and stop their workers.
 pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
     let machines = machines(&fleet.scenario)?;
-    let client = connect(&fleet.api_server).await?;
+    let client = connect(&fleet.api_server, &Clock::System).await?;
     let (count, faults) = (machines.len(), fleet.scenario.planned_faults());
     for machine in machines {
         let node = machine.name.clone();
@@ -74,7 +75,7 @@ pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), S
         if machine_faults.iter().any(is_cut) {
             let (near, up) = network_link::end().await.map_err(listens)?;
             let (others, down) = network_link::end().await.map_err(listens)?;
-            let (client, server) = connect_via(&fleet.api_server, near).await?;
+            let (client, server) = connect_via(&fleet.api_server, near, &Clock::System).await?;
             let links = NetworkLinks {
                 up: NetworkLink::connect(tasks, up, server),
                 down: NetworkLink::connect(tasks, down, address.to_string()),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use rooflet_api::conditions;
 use rooflet_api::conditions::condition_type;
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment};
+use rooflet_base::clock::Clock;
 use rooflet_base::yaml;
 use rooflet_client as client;
 use rooflet_client::{ApiError, KubeconfigSource};
@@ -57,7 +58,8 @@ impl Cluster {
                 return Ok(None);
             }
             // The kubeconfig of a previous run may still exist until the server writes its own.
-            let Ok(client) = client::connect(&KubeconfigSource::File(kubeconfig.to_owned())).await else {
+            let source = KubeconfigSource::File(kubeconfig.to_owned());
+            let Ok(client) = client::connect(&source, &Clock::System).await else {
                 return Ok(None);
             };
             Ok(client.apiserver_version().await.ok().map(|_| client))

@@ -1,0 +1,88 @@
+//! Detection of sleep of the machine, and a client that renews its connections afterwards.
+//!
+//! During sleep the server and the network drop connections, and the client receives no notice. A
+//! request or watch on such a connection never receives a response. Timeouts do not help: the clock
+//! that measures them stops during sleep.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Request;
+use kube::client::Body;
+use kube::{Client, Config};
+use tower::service_fn;
+use tracing::debug;
+
+use rooflet_base::clock::{Clock, Moment};
+use rooflet_base::mutex::lock;
+
+/// Shortest sleep after which connections are renewed. Smaller differences between the clocks are
+/// corrections of the wall clock.
+const SHORTEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// Compares the clocks between two calls.
+#[derive(Debug)]
+pub(crate) struct SleepDetector {
+    clock: Clock,
+    last: Moment,
+}
+
+impl SleepDetector {
+    pub(crate) fn new(clock: Clock) -> Self {
+        let last = Moment::now(&clock);
+        Self { clock, last }
+    }
+
+    /// Returns how long the machine slept since the last call, if long enough to drop connections.
+    pub(crate) fn slept(&mut self) -> Option<Duration> {
+        let now = Moment::now(&self.clock);
+        let slept = now.slept_since(std::mem::replace(&mut self.last, now));
+        (slept > SHORTEST_SLEEP).then_some(slept)
+    }
+}
+
+/// Creates a client that opens new connections for all requests after a sleep. Requests that began
+/// before the sleep keep their connections.
+pub(crate) fn renewing_client(config: Config, clock: Clock) -> kube::Result<Client> {
+    let namespace = config.default_namespace.clone();
+    let client = Client::try_from(config.clone())?;
+    let state = Arc::new(Mutex::new((SleepDetector::new(clock), client)));
+    let current = move || -> kube::Result<Client> {
+        let mut state = lock(&state);
+        let (detector, client) = &mut *state;
+        if let Some(slept) = detector.slept() {
+            debug!(
+                slept_seconds = slept.as_secs(),
+                "opening new connections to the API server"
+            );
+            *client = Client::try_from(config.clone())?;
+        }
+        Ok(client.clone())
+    };
+    let service = service_fn(move |request: Request<Body>| {
+        let client = current();
+        async move { client?.send(request).await }
+    });
+    Ok(Client::new(service, namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::jiff::Timestamp;
+    use rooflet_base::clock::ManualClock;
+
+    #[test]
+    fn reports_each_sleep_once_and_ignores_clock_corrections() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let mut detector = SleepDetector::new(Clock::Manual(manual.clone()));
+        manual.advance(Duration::from_secs(600));
+        assert_eq!(detector.slept(), None, "awake");
+        manual.sleep(SHORTEST_SLEEP);
+        assert_eq!(detector.slept(), None, "corrected wall clock");
+        manual.sleep(Duration::from_secs(3600));
+        manual.advance(Duration::from_secs(4));
+        assert_eq!(detector.slept(), Some(Duration::from_secs(3600)));
+        assert_eq!(detector.slept(), None, "reported once");
+    }
+}
