@@ -5,6 +5,8 @@
 //! therefore copies the file to `NAME.1` and truncates it. A line that is written between the two
 //! steps is lost.
 
+mod redirected;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

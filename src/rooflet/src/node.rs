@@ -4,6 +4,7 @@
 pub(crate) mod data_dir;
 pub(crate) mod listeners;
 mod network_link;
+pub(crate) mod own_log;
 pub(crate) mod server;
 pub(crate) mod shutdown;
 mod simulated_answers;

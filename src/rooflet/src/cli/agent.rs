@@ -8,7 +8,7 @@ use camino::Utf8PathBuf;
 use kube::Client;
 
 use super::Failure;
-use crate::node::{listeners, shutdown};
+use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
 use rooflet_agent::{Agent, AgentConfig, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError};
@@ -146,6 +146,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     shutdown::on_signal(&tasks)?;
     if args.stop_with_stdin {
         shutdown::on_stdin_end(&tasks)?;
+    } else {
+        // A supervisor rotates the logs of its children.
+        own_log::limit(&tasks);
     }
     let client = match kubeconfig {
         Some(path) => {

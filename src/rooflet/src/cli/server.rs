@@ -7,6 +7,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use super::Failure;
+use crate::node::own_log;
 use crate::node::server;
 use crate::node::server::{Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
@@ -84,6 +85,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     shutdown::on_signal(&tasks)?;
     if args.stop_with_stdin {
         shutdown::on_stdin_end(&tasks)?;
+    } else {
+        // A supervisor rotates the logs of its children.
+        own_log::limit(&tasks);
     }
     let config = ServerConfig {
         kubeconfig_out: args
