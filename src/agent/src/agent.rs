@@ -20,7 +20,6 @@ use crate::control_plane::{ControlPlane, FinalReport};
 use crate::manifests::{self, ManifestSet, OpenManifestsError, Parser};
 use crate::metrics::AgentMetrics;
 use crate::node::holder::{Holder, NodeNameTakenError};
-use crate::node::keep_awake;
 use crate::node::lease::{NodeLease, lease_of};
 use crate::node::pressure::MemoryWatch;
 use crate::node::probe::{ProbeState, Prober};
@@ -40,7 +39,7 @@ use rooflet_base::error::Chain;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Changes, Recorder};
-use rooflet_host::{Host, Identity};
+use rooflet_host::{Host, Identity, sleep};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 
 /// Timeout of the request for the node's Lease that detects another agent with the same node name.
@@ -172,13 +171,17 @@ impl Agent {
             probe_rx,
             reports_rx,
             wired: WiredWatch::load(self.state.clone(), self.host.boot_id()),
+            in_flight: InFlightCounts::default(),
         };
 
         if let Some(probe_setup) = platform.probe_setup.take() {
             self.spawn_prober(&shared, probe_setup, probing_tx, probe_tx);
         }
         if platform.prevents_sleep {
-            let awake = keep_awake::while_serving(shared.reports_rx.clone(), shared.tasks.stop_token());
+            let (let_sleep, in_flight) = (self.config.let_sleep, shared.in_flight.clone());
+            let serves = move || !in_flight.is_empty();
+            let stop = shared.tasks.stop_token();
+            let awake = sleep::prevent(self.host.clone(), let_sleep, serves, stop);
             shared.tasks.spawn_detached(awake);
         }
         self.serve(&shared, &workers, listener);
@@ -292,7 +295,7 @@ impl Agent {
             body_room: BodyRoom::new(MAX_KEPT_BODY_BYTES),
             registry: self.registry.clone(),
             turn: Arc::default(),
-            in_flight: InFlightCounts::default(),
+            in_flight: shared.in_flight.clone(),
             pacing: workers.pacing().clone(),
             stop: shared.tasks.stop_token(),
         };
@@ -383,6 +386,7 @@ struct Shared {
     probe_rx: watch::Receiver<ProbeState>,
     reports_rx: watch::Receiver<Arc<Reports>>,
     wired: WiredWatch,
+    in_flight: InFlightCounts,
 }
 
 /// Destinations of the sync loop's reports.

@@ -42,6 +42,8 @@ pub struct AgentConfig {
     /// Load time of the probe before the sustained measurement. `None` skips the sustained
     /// measurement.
     pub probe_sustained: Option<Duration>,
+    /// If true, the machine may sleep on AC power while no request is in flight.
+    pub let_sleep: bool,
     /// Set for a simulated machine.
     pub simulated: Option<SimulatedMachine>,
 }

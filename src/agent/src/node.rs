@@ -5,7 +5,6 @@ mod conditions;
 mod facts;
 pub(crate) mod hardware;
 pub(crate) mod holder;
-pub(crate) mod keep_awake;
 pub(crate) mod lease;
 pub mod pressure;
 pub(crate) mod probe;

@@ -29,7 +29,7 @@ pub(super) struct Platform {
     pub(super) probe: ProbeState,
     /// Setup of the probe. `None` if the machine must not be probed.
     pub(super) probe_setup: Option<ProbeSetup>,
-    /// True if the agent prevents the machine from sleeping while it serves.
+    /// True if the agent prevents sleep of this machine.
     pub(super) prevents_sleep: bool,
 }
 
@@ -197,6 +197,7 @@ mod tests {
             keep_workers: false,
             probe: true,
             probe_sustained: Some(Duration::from_secs(90)),
+            let_sleep: false,
             simulated,
         }
     }

@@ -12,10 +12,10 @@ mod mac;
 #[cfg(target_os = "macos")]
 mod macos;
 mod panic_report;
+pub mod sleep;
 
 use std::io;
 use std::net::IpAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -288,12 +288,6 @@ fn disk_of_blocks(unit: Bytes, blocks: u64, free: u64, available: u64) -> Disk {
         total: unit * (blocks.saturating_sub(free) + available),
         free: unit * available,
     }
-}
-
-/// Returns a command that prevents sleep while it runs, if the system has one. It ends with this
-/// process.
-pub fn keep_awake() -> Option<Command> {
-    native::keep_awake()
 }
 
 /// Kubernetes uses Go's names of architectures.

@@ -43,6 +43,11 @@ impl InFlightCounts {
         count
     }
 
+    /// Returns whether no request is in flight.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
     fn count(&self, key: &ReplicaKey) -> u64 {
         self.change(key, |count| count)
     }

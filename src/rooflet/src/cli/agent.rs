@@ -81,6 +81,10 @@ pub(crate) struct Args {
     /// without a fan.
     #[arg(long, value_name = "N", conflicts_with = "no_probe", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     probe_sustained_seconds: Option<u64>,
+    /// Let this Mac sleep on AC power when no request is in flight. By default, the agent prevents
+    /// sleep on AC power (the display may sleep); on battery, only requests prevent sleep.
+    #[arg(long)]
+    let_sleep: bool,
     /// Simulate a Mac with this chip, such as "M4 Pro", to try a fleet on one machine. Admission,
     /// placement and predictions use its data sheet; workers run the engine of this machine. The
     /// node has the label rooflet.dev/simulated.
@@ -192,6 +196,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         keep_workers: args.keep_workers,
         probe: !args.no_probe && cfg!(feature = "mlx"),
         probe_sustained: args.probe_sustained_seconds.map(Duration::from_secs),
+        let_sleep: args.let_sleep,
         simulated: args.simulated_chip.is_some().then(SimulatedMachine::default),
     };
     let agent = Agent::new(config, host, Clock::System).map_err(|err| Failure::new(status(&err), err))?;

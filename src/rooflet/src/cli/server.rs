@@ -19,6 +19,7 @@ use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
+use rooflet_host::{Host, sleep};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_simulation::{Scenario, machines};
 
@@ -74,6 +75,10 @@ pub(crate) struct Args {
     /// models, faults and thermal traces are used.
     #[arg(long, value_name = "FLEET")]
     simulate: Option<Utf8PathBuf>,
+    /// Let this Mac sleep on AC power. By default, the server prevents sleep on AC power (the display
+    /// may sleep), and not on battery.
+    #[arg(long)]
+    let_sleep: bool,
     /// Stop when standard input closes. A supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -107,6 +112,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         allowed_origins: args.allowed_origins.unwrap_or_default(),
         api_server: api_server(args.kubeconfig, environment::is_set("KUBECONFIG")),
     };
+    let never_serves = || false;
+    let stop = tasks.stop_token();
+    tasks.spawn_detached(sleep::prevent(Host::Native, args.let_sleep, never_serves, stop));
     server::start(config, &tasks)
         .await
         .map_err(|err: StartServerError| Failure::new(err.status(), err))?;

@@ -59,6 +59,10 @@ pub(crate) struct Args {
     /// Name of this machine's FleetNode. Default: the previous name, initially the host name.
     #[arg(long)]
     node_name: Option<String>,
+    /// Let this Mac sleep on AC power when no request is in flight. By default, it stays awake on AC
+    /// power (the display may sleep); on battery, only requests prevent sleep.
+    #[arg(long)]
+    let_sleep: bool,
     /// Apply these manifests when everything runs, and wait until their deployments are ready.
     #[arg(long, value_name = "FILE")]
     apply: Vec<Utf8PathBuf>,
@@ -232,6 +236,7 @@ struct Layout {
     gateway_listen: SocketAddr,
     node_name: String,
     allowed_origins: AllowedOrigins,
+    let_sleep: bool,
     /// Lock that allows one `rooflet up` per data directory.
     _lock: File,
 }
@@ -273,6 +278,7 @@ impl Layout {
             gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
             node_name: super::node_name(args.node_name.clone(), &data_dir.join("agent"))?,
             allowed_origins: args.allowed_origins.clone().unwrap_or_default(),
+            let_sleep: args.let_sleep,
             data_dir,
             model_dir,
             _lock: lock,
@@ -291,9 +297,15 @@ impl Layout {
         ];
         ChildSpec {
             name: "server",
-            args: args.map(OsString::from).into(),
+            args: self.with_common(args.into()),
             log: Log::new(self.data_dir.join("logs/server.log")),
         }
+    }
+
+    /// Adds the arguments that all children have.
+    fn with_common(&self, mut args: Vec<String>) -> Vec<OsString> {
+        args.extend(self.let_sleep.then(|| "--let-sleep".to_owned()));
+        args.into_iter().map(OsString::from).collect()
     }
 
     fn agent(&self) -> ChildSpec {
@@ -308,7 +320,7 @@ impl Layout {
         ];
         ChildSpec {
             name: "agent",
-            args: args.map(OsString::from).into(),
+            args: self.with_common(args.into()),
             log: Log::new(self.data_dir.join("logs/agent.log")),
         }
     }

@@ -129,6 +129,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         keep_workers: false,
         probe: false,
         probe_sustained: None,
+        let_sleep: false,
         simulated: Some(SimulatedMachine {
             labels: machine.class.labels.clone(),
             engine: Some(SimulatedEngine {
