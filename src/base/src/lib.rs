@@ -9,6 +9,7 @@ pub mod environment;
 pub mod error;
 pub mod file;
 pub mod latest;
+pub mod local_network;
 pub mod loopback;
 pub mod metrics;
 pub mod mutex;

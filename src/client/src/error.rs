@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io;
 
+use rooflet_base::local_network::explain;
+
 /// Failed request to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -80,6 +82,9 @@ impl From<&kube::Error> for ApiError {
                 }
                 if let Some(tls) = wrapped_tls(io) {
                     return Self::from_tls(tls);
+                }
+                if io.raw_os_error().is_some() {
+                    return Self::Unreachable(explain(io, ""));
                 }
             }
             if let Some(tls) = err.downcast_ref::<rustls::Error>() {

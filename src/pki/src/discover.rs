@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::authority_hash::{AuthorityHash, Discovery};
+use rooflet_base::local_network::explain;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_PORT: u16 = 443;
@@ -69,12 +70,13 @@ pub async fn discover(server: &str, hash: AuthorityHash) -> Result<Discovered, D
             format!("no response within {} s", TIMEOUT.as_secs()),
         )
     };
-    let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect((host, port))).await;
+    let connecting = tokio::time::timeout(TIMEOUT, TcpStream::connect((host.as_str(), port))).await;
     let unreachable = |err| DiscoverError::Connect {
         address: address.clone(),
         err,
     };
-    let stream = connecting.unwrap_or_else(|_| Err(late())).map_err(unreachable)?;
+    let explained = |err: io::Error| unreachable(io::Error::new(err.kind(), explain(&err, &host)));
+    let stream = connecting.unwrap_or_else(|_| Err(late())).map_err(explained)?;
     let own_address = stream.local_addr().map_err(unreachable)?.ip();
     let handshake = tokio::time::timeout(TIMEOUT, connector.connect(name, stream)).await;
     let distrusted = |err| DiscoverError::Handshake {

@@ -17,6 +17,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, UnixStream};
 use tower::Service;
 
+use rooflet_base::local_network::explain;
+
 /// Idle time after which a TCP connection is probed, to detect hosts that disappeared.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// Scheme of URIs that carry a socket path to the connector. They are used only in this module.
@@ -116,11 +118,18 @@ impl ConnectUpstreamError {
     }
 
     /// The pool returns the connector's error by reference, so its text is copied.
-    pub(super) fn from_client(err: &hyper_util::client::legacy::Error) -> Self {
+    pub(super) fn new(err: &hyper_util::client::legacy::Error, upstream: &Upstream) -> Self {
+        let host = match upstream {
+            Upstream::Tcp(authority) => authority.host(),
+            Upstream::Unix(_) => "localhost",
+        };
         let mut source = std::error::Error::source(err);
         while let Some(err) = source {
             if let Some(Self::Timeout(limit)) = err.downcast_ref() {
                 return Self::Timeout(*limit);
+            }
+            if let Some(io) = err.downcast_ref::<io::Error>() {
+                return Self::Io(explain(io, host));
             }
             if err.source().is_none() {
                 return Self::Io(err.to_string());

@@ -81,7 +81,7 @@ impl ForwardError {
     fn new(upstream: &Upstream, err: hyper_util::client::legacy::Error) -> Self {
         let upstream = upstream.clone();
         if err.is_connect() {
-            let err = ConnectUpstreamError::from_client(&err);
+            let err = ConnectUpstreamError::new(&err, &upstream);
             return Self::Connect { upstream, err };
         }
         let body_failed = std::error::Error::source(&err)
