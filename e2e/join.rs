@@ -216,7 +216,7 @@ fn nobody_joins_the_wrong_server_or_with_a_wrong_token() {
     );
     refused(
         &join(&cluster, &with("join", "https://127.0.0.1:1"), "mini"),
-        "nobody answers",
+        "no server responds",
     );
     refused(&join(&cluster, &line, "Bob's Mac"), "--node-name");
     assert!(!cluster.scratch.join("mini").join("kubeconfig").exists());

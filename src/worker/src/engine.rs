@@ -4,6 +4,7 @@
 //! process, which the agent restarts.
 
 pub(crate) mod allowance;
+mod chunk_limit;
 mod failures;
 pub(crate) mod queue_slot;
 pub(crate) mod schedule;

@@ -32,6 +32,8 @@ pub(crate) struct Prefill {
     pub outcomes: Vec<(RequestId, Result<Prefilled, StepError>)>,
     /// First tokens, submitted, with their requests.
     pub first_tokens: Vec<(Vec<RequestId>, Choice)>,
+    /// True if the GPU's driver stopped a pass.
+    pub interrupted: bool,
 }
 
 impl Prefill {
@@ -59,9 +61,13 @@ impl Prefill {
                 self.outcomes.extend(ids.zip(outcomes));
                 self.first_tokens.extend(first_tokens);
             }
-            Err(err) if rows.len() == 1 => self.outcomes.push((rows[0].0.id(), Err(err))),
+            Err(err) if rows.len() == 1 && !is_retried(&err, rows[0].0) => {
+                self.interrupted |= err.is_interruption();
+                self.outcomes.push((rows[0].0.id(), Err(err)));
+            }
             // A failing prompt must not end the others.
             Err(err) => {
+                self.interrupted |= err.is_interruption();
                 tracing::warn!(error = %err, rows = rows.len(), "prefill failed, retrying each prompt separately");
                 for (row, _) in rows {
                     row.restart_isolated(model);
@@ -70,6 +76,11 @@ impl Prefill {
             }
         }
     }
+}
+
+/// Returns true if a prompt that failed alone is retried. This happens once.
+fn is_retried(err: &StepError, row: &Sequence) -> bool {
+    err.is_interruption() && !row.prompt.is_isolated()
 }
 
 /// Result of one pass.

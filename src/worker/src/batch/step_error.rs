@@ -21,6 +21,26 @@ pub enum StepError {
     Constraint(#[from] ConstraintError),
 }
 
+/// Beginning of the driver's words in the text of a failed Metal command.
+const COMMAND_ERROR: &str = "kIOGPUCommandBufferCallbackError";
+/// Their ends, for a command that ran too long or was next to one.
+const INTERRUPTIONS: [&str; 4] = ["ImpactingInteractivity", "Timeout", "Hang", "InnocentVictim"];
+
+impl StepError {
+    /// Returns whether the GPU's driver stopped a command that may succeed if it is shorter.
+    pub(crate) fn is_interruption(&self) -> bool {
+        let text = match self {
+            Self::Engine(err) => err.to_string(),
+            Self::Read(err) => err.to_string(),
+            Self::Decode(_) | Self::Constraint(_) => return false,
+        };
+        let words = text.split(COMMAND_ERROR).skip(1);
+        words
+            .into_iter()
+            .any(|word| INTERRUPTIONS.iter().any(|end| word.starts_with(end)))
+    }
+}
+
 impl From<Exception> for StepError {
     fn from(err: Exception) -> Self {
         Self::Engine(err)
@@ -36,5 +56,38 @@ impl From<DecodeError> for StepError {
 impl From<ConversionError> for StepError {
     fn from(err: ConversionError) -> Self {
         Self::Read(Arc::new(err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_commands_that_ran_too_long_are_interruptions() {
+        // Texts of MLX 0.32.2 (mlx#3267, omlx#3706).
+        let failed = |why: &str| format!("[METAL] Command buffer execution failed: {why}");
+        for (why, expect) in [
+            (
+                "Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity).",
+                true,
+            ),
+            (
+                "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout).",
+                true,
+            ),
+            (
+                "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+                false,
+            ),
+            (
+                "Ignored (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored).",
+                false,
+            ),
+            ("Timeout", false),
+        ] {
+            let err = StepError::from(Exception::custom(failed(why)));
+            assert_eq!(err.is_interruption(), expect, "{why}");
+        }
     }
 }

@@ -276,6 +276,7 @@ fn prompts_prefilled_together_have_the_same_first_tokens() {
         let Prefill {
             outcomes,
             mut first_tokens,
+            ..
         } = Prefill::new(&subject.model, rows.collect());
         let partly = outcomes
             .iter()

@@ -16,12 +16,12 @@ pub(crate) struct RequestId(pub u64);
 
 /// Maximum number of prompt tokens per step while no row decodes. Cancellation is checked between
 /// chunks.
-const MAX_CHUNK_TOKENS: usize = PREFILL_STEP_TOKENS as usize;
+pub(super) const MAX_CHUNK_TOKENS: usize = PREFILL_STEP_TOKENS as usize;
 /// Maximum number of prompt tokens per step while rows decode. Larger chunks would hardly be faster
 /// per token.
 const SHARED_CHUNK_TOKENS: usize = 512;
 /// Minimum chunk. Smaller ones would leave the device's matrix units idle.
-const MIN_CHUNK_TOKENS: usize = 32;
+pub(super) const MIN_CHUNK_TOKENS: usize = 32;
 /// Minimum chunk of a prompt that shares a pass with another prompt.
 const MIN_SHARED_PASS_TOKENS: usize = 256;
 /// Maximum delay of decoding rows by a chunk.
@@ -66,6 +66,8 @@ pub(crate) struct Limits {
     /// Maximum total number of tokens of several prompts in one pass. Up to this number, a pass
     /// takes hardly longer than with one prompt.
     pub pass_tokens: usize,
+    /// Maximum tokens of a chunk.
+    pub chunk_tokens: usize,
 }
 
 /// Measured speed of the engine; `None` before the first measurement.
@@ -181,9 +183,9 @@ fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     let alone = rows.iter().all(|row| row.prompt_left > 0);
     let most = match pace.prefill_tokens_per_second {
         Some(rate) if !alone => (rate * MAX_STALL.as_secs_f64()) as usize,
-        Some(_) | None => MAX_CHUNK_TOKENS,
+        Some(_) | None => limits.chunk_tokens,
     };
-    let most = (most / MIN_CHUNK_TOKENS * MIN_CHUNK_TOKENS).clamp(MIN_CHUNK_TOKENS, MAX_CHUNK_TOKENS);
+    let most = (most / MIN_CHUNK_TOKENS * MIN_CHUNK_TOKENS).clamp(MIN_CHUNK_TOKENS, limits.chunk_tokens);
     let each = match alone {
         true => most,
         false => most.min(SHARED_CHUNK_TOKENS.max(limits.pass_tokens)),

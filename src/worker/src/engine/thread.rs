@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::chunk_limit::ChunkLimit;
 use super::failures::Failures;
 use super::{Command, EngineConfig, EngineError, spans, start};
 use crate::batch::event::{Done, Event};
@@ -51,6 +52,7 @@ pub(super) struct EngineThread {
     active: Vec<Sequence>,
     batch: Batch,
     pace: Pace,
+    chunk_limit: ChunkLimit,
     failures: Failures,
     /// Last chunk of a prompt that was submitted alone: its request, number of tokens and start
     /// time.
@@ -76,6 +78,7 @@ impl EngineThread {
             active: Vec::new(),
             batch: Batch::default(),
             pace: Pace::default(),
+            chunk_limit: ChunkLimit::new(Backend::Cpu),
             failures: Failures::default(),
             last_chunk: None,
         }
@@ -84,6 +87,7 @@ impl EngineThread {
     pub(super) fn run(mut self) -> Result<(), EngineError> {
         let backend = Backend::current().map_err(EngineError::Device)?;
         let engine = device::engine_info().map_err(EngineError::Device)?;
+        self.chunk_limit = ChunkLimit::new(backend);
         let mut kv = self.config.kv_memory(backend, self.waker.clone())?;
         self.state.set_info(engine, self.config.model_info(backend));
         let model = self.config.load(backend)?;
@@ -222,6 +226,7 @@ impl EngineThread {
             rows: self.config.max_concurrency,
             bytes: kv_bytes.0,
             pass_tokens: pass_tokens(backend),
+            chunk_tokens: self.chunk_limit.tokens(self.pace),
         };
         StepPlan::new(&waiting, &running, limits, self.pace)
     }
@@ -367,7 +372,11 @@ impl EngineThread {
         let Prefill {
             outcomes,
             first_tokens,
+            interrupted,
         } = Prefill::new(model, rows.collect());
+        if interrupted {
+            self.chunk_limit.reduce();
+        }
         let tokens = computed(&self.active).saturating_sub(before);
         if outcomes
             .iter()

@@ -10,6 +10,7 @@ const LIMITS: Limits = Limits {
     rows: 4,
     bytes: 1000,
     pass_tokens: 1024,
+    chunk_tokens: MAX_CHUNK_TOKENS,
 };
 
 /// Limits of a device that gains nothing from longer passes.
