@@ -184,7 +184,7 @@ impl Workers {
         let worker = match process {
             Some(process) => {
                 info!(replica = %record.key, pid, "adopted running worker");
-                Some(self.watch(&dir, process, &record))
+                Some(self.watch(&dir, process, &record, None))
             }
             None => {
                 if let Some(worker) = record.worker.take() {
@@ -200,7 +200,13 @@ impl Workers {
         pid
     }
 
-    fn watch(&self, dir: &ReplicaDir, process: Process, record: &Record) -> Worker {
+    fn watch(
+        &self,
+        dir: &ReplicaDir,
+        process: Process,
+        record: &Record,
+        log_bytes_before: Option<u64>,
+    ) -> Worker {
         let golden = record.worker.as_ref().and_then(|worker| worker.golden.clone());
         let monitor = Monitor {
             replica: record.key.clone(),
@@ -216,6 +222,7 @@ impl Workers {
             process,
             monitor_rx,
             ready_since: None,
+            log_bytes_before,
             stopping: None,
         }
     }
@@ -316,6 +323,7 @@ impl Workers {
         let prefixes = self.prefix_files(&key.namespace, &replica.spec);
         let engine = &self.command.engine;
         slot.record.begin(replica, start, prefixes.as_ref(), engine, now);
+        let log_bytes = slot.dir.log().bytes();
         match self.spawn(&slot, start, prefixes) {
             Ok(process) => {
                 info!(replica = %key, pid = process.id().map(rooflet_process::ProcessId::pid), "worker started");
@@ -323,7 +331,7 @@ impl Workers {
                     worker.process = process.id().cloned();
                 }
                 slot.save();
-                slot.worker = Some(self.watch(&slot.dir, process, &slot.record));
+                slot.worker = Some(self.watch(&slot.dir, process, &slot.record, Some(log_bytes)));
             }
             Err((reason, message)) => {
                 warn!(replica = %key, reason, error = message, "failed to start worker");

@@ -68,6 +68,11 @@ impl Log {
             .open(&self.path)
     }
 
+    /// Returns the size of the current file; 0 if it is missing.
+    pub fn bytes(&self) -> u64 {
+        fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
+    }
+
     /// Rotates the log if it exceeds `max_bytes`. Returns whether it was rotated.
     pub fn rotate(&self, max_bytes: u64) -> io::Result<bool> {
         let opened = OpenOptions::new().read(true).write(true).open(&self.path);

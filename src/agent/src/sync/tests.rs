@@ -14,6 +14,7 @@ use crate::replica::ReplicaSpec;
 use crate::replica::Terms;
 use crate::state::StateDir;
 use crate::sync::plan::BAD_MODEL_RETRY;
+use crate::sync::WorkerState;
 use crate::workers::WorkerCommand;
 use rooflet_api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
 use rooflet_artifact::ModelDirectory;
@@ -463,4 +464,31 @@ async fn keep_workers_leaves_workers_running() {
     let (process, _) = stopped_agent(true).await;
     assert!(process.is_alive());
     process.kill_group().unwrap();
+}
+
+/// Returns the memory that counts as lost and the last message after a worker has exited.
+async fn lost_after_exit(script: &str) -> (Bytes, String) {
+    let mut fixture = Fixture::new(script);
+    fixture.want(&["a"]);
+    fixture.sync.pass(false);
+    let exited = async {
+        while fixture.sync.workers.observe()[&key("a")].worker != WorkerState::None {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, exited).await.expect("it exits");
+    let progress = fixture.sync.workers.progress(&key("a")).unwrap();
+    (
+        fixture.sync.workers.take_lost_memory(),
+        progress.last_termination.unwrap().message,
+    )
+}
+
+#[tokio::test]
+async fn worker_killed_before_it_starts_has_lost_no_memory() {
+    let (lost, message) = lost_after_exit("kill -9 $$").await;
+    assert_eq!(lost, Bytes::ZERO);
+    assert!(message.contains("replace it with mv"), "{message}");
+    let (lost, message) = lost_after_exit("echo loading; kill -9 $$").await;
+    assert!(lost > Bytes::ZERO && message.contains("loading"), "{message}");
 }

@@ -1,6 +1,6 @@
 //! One replica's process and record.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
@@ -25,6 +25,12 @@ use rooflet_roofline::memory::Held;
 /// Maximum length of the log excerpt in a termination message, in bytes.
 const MAX_LOG_EXCERPT_BYTES: usize = 500;
 
+/// Maximum time until the agent observes that the system refused to run a worker.
+const REFUSED_WITHIN: Duration = Duration::from_secs(2);
+
+const REFUSED: &str = "the system killed the worker (SIGKILL) before it wrote to its log; macOS does so if the \
+                       rooflet binary was overwritten in place: copy the new binary beside it and replace it with mv";
+
 pub(super) struct Slot {
     pub(super) record: Record,
     pub(super) dir: ReplicaDir,
@@ -35,6 +41,8 @@ pub(super) struct Worker {
     pub(super) process: Process,
     pub(super) monitor_rx: watch::Receiver<MonitorState>,
     pub(super) ready_since: Option<Timestamp>,
+    /// Size of the log before the start. `None` for an adopted worker.
+    pub(super) log_bytes_before: Option<u64>,
     pub(super) stopping: Option<Stopping>,
 }
 
@@ -84,12 +92,20 @@ impl Slot {
                 .stopping
                 .is_some_and(|stopping| instant < stopping.killed_at),
         };
+        let wrote_log = worker.log_bytes_before != Some(self.dir.log().bytes());
+        let ran_for = self
+            .record
+            .worker
+            .as_ref()
+            .map(|record| since(now, record.started));
+        let is_refused = worker.stopping.is_none() && is_refused(exit, ran_for, wrote_log);
         let ready_for = worker.ready_since.map(|then| since(now, then));
         let stopping = worker.cause();
         self.worker = None;
         let record = self.record.worker.take();
         let held = record.as_ref().map(|worker| Bytes(worker.reserved_bytes));
-        let lost = held.filter(|_| !ended_in_order);
+        // A program that the system refuses to run has never held memory.
+        let lost = held.filter(|_| !ended_in_order && !is_refused);
         let fingerprint = record.map(|worker| worker.fingerprint);
         if let Some(
             StopCause::Deleted | StopCause::Replaced | StopCause::AgentStopping | StopCause::MemoryPressure,
@@ -103,6 +119,9 @@ impl Slot {
         if stopping == Some(StopCause::Unresponsive) {
             end.reason = "Unresponsive".to_owned();
             end.message = "worker did not respond".to_owned();
+        }
+        if is_refused {
+            end.message = REFUSED.to_owned();
         }
         warn!(replica = %self.record.key, reason = end.reason, "worker exited: {}", end.message);
         if stopping.is_none() && exit == Exit::Code(i32::from(ExitStatus::Config as u8)) {
@@ -226,6 +245,12 @@ impl Slot {
     }
 }
 
+/// Returns whether the system probably refused to run the program. macOS kills a process whose
+/// program file was changed in place, because the cached code signature no longer matches.
+fn is_refused(exit: Exit, ran_for: Option<Duration>, wrote_log: bool) -> bool {
+    exit == Exit::Signal(9) && !wrote_log && ran_for.is_some_and(|time| time < REFUSED_WITHIN)
+}
+
 /// Returns the last line of a log.
 fn last_log_line(log: &Log) -> String {
     let chunk = log
@@ -237,5 +262,30 @@ fn last_log_line(log: &Log) -> String {
     match line.char_indices().find(|(at, _)| *at >= MAX_LOG_EXCERPT_BYTES) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_is_refused_if_killed_at_once_and_silently() {
+        let early = Some(Duration::from_millis(100));
+        for (exit, ran_for, wrote_log, expect) in [
+            (Exit::Signal(9), early, false, true),
+            (Exit::Signal(9), early, true, false),
+            (Exit::Signal(9), Some(REFUSED_WITHIN), false, false),
+            (Exit::Signal(9), None, false, false),
+            (Exit::Signal(6), early, false, false),
+            (Exit::Code(1), early, false, false),
+            (Exit::Unknown, early, false, false),
+        ] {
+            assert_eq!(
+                is_refused(exit, ran_for, wrote_log),
+                expect,
+                "{exit:?} {ran_for:?} {wrote_log}"
+            );
+        }
     }
 }
