@@ -39,7 +39,7 @@ use rooflet_base::error::Chain;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Changes, Recorder};
-use rooflet_host::{Host, Identity, sleep};
+use rooflet_host::{Host, Identity, cache_dir, sleep};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 
 /// Timeout of the request for the node's Lease that detects another agent with the same node name.
@@ -178,6 +178,7 @@ impl Agent {
             self.spawn_prober(&shared, probe_setup, probing_tx, probe_tx);
         }
         if platform.prevents_sleep {
+            self.create_cache_dirs();
             let (let_sleep, in_flight) = (self.config.let_sleep, shared.in_flight.clone());
             let serves = move || !in_flight.is_empty();
             let stop = shared.tasks.stop_token();
@@ -210,6 +211,14 @@ impl Agent {
             synced,
             final_report,
             _state: self.state,
+        }
+    }
+
+    fn create_cache_dirs(&self) {
+        for path in [self.state.downloads(), self.state.prefixes()] {
+            if let Err(err) = cache_dir::create(&path) {
+                warn!(%path, error = %Chain(&err), "failed to create a directory of the agent");
+            }
         }
     }
 

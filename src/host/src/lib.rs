@@ -3,6 +3,7 @@
 //! [`Host::Native`] asks the operating system. [`Host::Fake`] is a machine made of values, for
 //! tests and simulated fleets.
 
+pub mod cache_dir;
 pub mod disk;
 pub mod facts;
 mod fake;
@@ -279,6 +280,17 @@ fn native_disk(path: &Utf8Path) -> io::Result<Disk> {
         u64::from(stat.blocks_available()),
     );
     Ok(disk_of_blocks(Bytes(unit), blocks, free, available))
+}
+
+/// Returns the name of this machine in the local network, if it has one of its own. Unlike the host
+/// name, it does not change with the network.
+pub fn local_host_name() -> Option<String> {
+    native::local_host_name()
+}
+
+/// Raises the priority of the calling thread to that of work for which a user waits.
+pub fn prioritise_thread() {
+    native::prioritise_thread();
 }
 
 /// Returns the disk without the blocks reserved for root, which no agent can use. `df` calculates

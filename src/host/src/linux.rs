@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Command;
 
+use camino::Utf8Path;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use super::{Memory, Power, Presence};
@@ -151,6 +152,14 @@ pub(super) fn power() -> Power {
 pub(super) fn presence() -> Presence {
     Presence::default()
 }
+
+pub(super) fn local_host_name() -> Option<String> {
+    None
+}
+
+pub(super) fn exclude_from_backup(_path: &Utf8Path) {}
+
+pub(super) fn prioritise_thread() {}
 
 /// A development machine may sleep.
 pub(super) fn keep_awake() -> Option<Command> {

@@ -196,3 +196,13 @@ fn registry_number(facts: &dyn Facts, class: &str, property: &str) -> Option<i64
         RegistryValue::Bool(_) | RegistryValue::Text(_) | RegistryValue::Dictionary(_) => None,
     }
 }
+
+/// Name in the output of `scutil --get LocalHostName`, which is empty if none is set.
+#[cfg_attr(
+    not(target_os = "macos"),
+    allow(dead_code, reason = "only a Mac has the command")
+)]
+pub(super) fn local_host_name(output: &[u8]) -> Option<String> {
+    let name = str::from_utf8(output).ok()?.trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}

@@ -8,14 +8,17 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::{LazyLock, OnceLock};
 
+use camino::Utf8Path;
 use core_foundation::base::{CFType, CFTypeRef, TCFType, kCFAllocatorDefault};
 use core_foundation::boolean::CFBoolean;
 use core_foundation::dictionary::{CFDictionary, CFDictionaryRef, CFMutableDictionaryRef};
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
+use core_foundation::url::{CFURL, CFURLSetResourcePropertyForKey};
 use nix::libc::{
     HOST_VM_INFO64, HOST_VM_INFO64_COUNT, KERN_SUCCESS, host_statistics64, sysctlbyname, vm_statistics64,
 };
+use tracing::debug;
 
 use super::{Memory, Power, Presence, mac};
 use crate::facts::{Facts, MetalDevice, ProcessInfo, RegistryValue, VmStatistics};
@@ -118,6 +121,53 @@ pub(super) fn keep_awake() -> Option<Command> {
     let mut command = Command::new("/usr/bin/caffeinate");
     command.args(["-i", "-w", &std::process::id().to_string()]);
     Some(command)
+}
+
+/// Name of this Mac in the local network, without `.local` (`scutil --get LocalHostName`). It does
+/// not change with the network, unlike the host name.
+pub(super) fn local_host_name() -> Option<String> {
+    let output = Command::new("/usr/sbin/scutil")
+        .args(["--get", "LocalHostName"])
+        .output()
+        .ok()?;
+    mac::local_host_name(&output.stdout)
+}
+
+/// Time Machine leaves out what has this property. A failure has no effect but a larger backup.
+pub(super) fn exclude_from_backup(path: &Utf8Path) {
+    unsafe extern "C" {
+        static kCFURLIsExcludedFromBackupKey: CFStringRef;
+    }
+    let Some(url) = CFURL::from_path(path, true) else {
+        return;
+    };
+    let excluded = CFBoolean::true_value();
+    // SAFETY: all are live CoreFoundation objects, and no error is asked for.
+    let done = unsafe {
+        CFURLSetResourcePropertyForKey(
+            url.as_concrete_TypeRef(),
+            kCFURLIsExcludedFromBackupKey,
+            excluded.as_CFTypeRef(),
+            std::ptr::null_mut(),
+        )
+    };
+    if done == 0 {
+        debug!(%path, "failed to exclude the directory from backups");
+    }
+}
+
+/// Lets the scheduler prefer performance cores for this thread, and lets it wait less for others.
+pub(super) fn prioritise_thread() {
+    /// `QOS_CLASS_USER_INITIATED` of `<sys/qos.h>`.
+    const USER_INITIATED: u32 = 0x19;
+    unsafe extern "C" {
+        fn pthread_set_qos_class_self_np(class: u32, relative_priority: c_int) -> c_int;
+    }
+    // SAFETY: both arguments are integers, and it affects the calling thread only.
+    let status = unsafe { pthread_set_qos_class_self_np(USER_INITIATED, 0) };
+    if status != 0 {
+        debug!(status, "failed to set the quality of service of a thread");
+    }
 }
 
 /// Later reads of `file` neither use nor fill the page cache. Pages that are in it already may

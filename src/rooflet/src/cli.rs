@@ -41,7 +41,7 @@ use rooflet_agent::state::node_name_in;
 use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::KubeconfigSource;
-use rooflet_host::Host;
+use rooflet_host::{Host, local_host_name};
 use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
@@ -305,7 +305,7 @@ fn sustained_seconds(text: &str) -> Result<u64, String> {
 }
 
 /// Returns the node name: the explicit name, otherwise the name stored in the state directory,
-/// otherwise the host name. The stored name prevents a second node when a network changes the Mac's
+/// otherwise the Mac's name in the local network or the host name. The stored name prevents a second node when a network changes the Mac's
 /// host name.
 fn node_name(explicit: Option<String>, state_dir: &Utf8Path) -> Result<String, Failure> {
     if let Some(name) = explicit {
@@ -317,7 +317,8 @@ fn node_name(explicit: Option<String>, state_dir: &Utf8Path) -> Result<String, F
         )
     });
     let stored = stored.map_err(|err| Failure::new(ExitStatus::Config, err))?;
-    Ok(stored.unwrap_or_else(|| as_node_name(&Host::Native.identity().hostname)))
+    let of_machine = || local_host_name().unwrap_or_else(|| Host::Native.identity().hostname);
+    Ok(stored.unwrap_or_else(|| as_node_name(&of_machine())))
 }
 
 /// Converts a host name to a valid FleetNode name.
@@ -371,7 +372,8 @@ mod tests {
         let directory = TempDir::new();
         let state_dir = directory.path();
         let name = |explicit: Option<&str>| node_name(explicit.map(str::to_owned), state_dir);
-        let hostname = as_node_name(&Host::Native.identity().hostname);
+        let hostname = local_host_name().unwrap_or_else(|| Host::Native.identity().hostname);
+        let hostname = as_node_name(&hostname);
         assert_eq!(name(None).unwrap(), hostname);
         let state = StateDir::open(state_dir).unwrap();
         state.save_node_name("anna-s-macbook-air.local").unwrap();

@@ -175,7 +175,10 @@ impl Engine {
         let engine_thread = std::thread::Builder::new()
             .name("engine".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || thread.run())
+            .spawn(move || {
+                rooflet_host::prioritise_thread();
+                thread.run()
+            })
             .map_err(failed)?;
         std::thread::Builder::new()
             .name("engine-end".to_owned())

@@ -306,3 +306,13 @@ fn recordings_hold_no_identity() {
     assert_eq!(machine_id(&recording), None);
     assert_eq!(chip(&recording).machine_model.as_deref(), Some("Mac16,1"));
 }
+
+#[test]
+fn local_host_name_is_the_output_of_scutil() {
+    assert_eq!(
+        local_host_name(b"Annas-MacBook-Air\n").as_deref(),
+        Some("Annas-MacBook-Air")
+    );
+    assert_eq!(local_host_name(b"\n"), None);
+    assert_eq!(local_host_name(b"\xff\n"), None);
+}

@@ -21,6 +21,7 @@ use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
+use rooflet_host::cache_dir;
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_process::logs::Log;
 
@@ -259,7 +260,10 @@ impl Layout {
             Some(given) => camino::absolute_utf8(given).map_err(|err| config(err.into()))?,
             None => {
                 let directory = data_dir.join("models");
-                create(&directory).map_err(config)?;
+                let created = cache_dir::create(&directory);
+                created
+                    .with_context(|| format!("creating the directory `{directory}`"))
+                    .map_err(config)?;
                 directory
             }
         };
