@@ -38,7 +38,7 @@ use rooflet_base::latest::Latest;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
 use rooflet_client::Changes;
-use rooflet_host::Host;
+use rooflet_host::{Disk, Host};
 use rooflet_process::logs::{Log, MAX_LOG_BYTES};
 use rooflet_process::{Command, Process, find_by_argument, spawn};
 use rooflet_proxy::{Proxy, Upstream};
@@ -362,14 +362,14 @@ impl Workers {
         }
         let stored = prefix_files::stored_bytes(&self.state.prefixes()) + unused();
         let (_, automatic) = self.reserved_disk();
-        let limit = disk::limit(self.free_disk(), stored, automatic, known.map(|(_, limit)| limit));
+        let free = self.disk().map_or(Bytes::ZERO, |disk| disk.free);
+        let limit = disk::limit(free, stored, automatic, known.map(|(_, limit)| limit));
         self.disk_limit = Some((now, limit));
         limit
     }
 
-    fn free_disk(&self) -> Bytes {
-        let disk = self.host.disk(self.state.path());
-        disk.map_or(Bytes::ZERO, |disk| disk.free)
+    fn disk(&self) -> Option<Disk> {
+        self.host.disk(self.state.path()).ok()
     }
 
     /// Disk space that running workers may use: the sum of explicit limits and the sum of automatic
@@ -394,7 +394,8 @@ impl Workers {
             .map(prefix_files::stored_bytes)
             .sum();
         let (explicit, automatic) = self.reserved_disk();
-        explicit + automatic + wanted + disk::MIN_FREE - (self.free_disk() + kept)
+        let obtainable = self.disk().map_or(Bytes::ZERO, |disk| disk.obtainable);
+        explicit + automatic + wanted + disk::MIN_FREE - (obtainable + kept)
     }
 
     /// Directory and size limit of a worker's cached prefixes. `None` if the worker stores none.

@@ -49,6 +49,7 @@ impl FakeHost {
             disk: Some(Disk {
                 total: Bytes::gib(512),
                 free: Bytes::gib(256),
+                obtainable: Bytes::gib(256),
             }),
             power: Power::default(),
             presence: Presence::default(),

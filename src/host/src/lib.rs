@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use camino::Utf8Path;
 use jiff::Timestamp;
-use nix::sys::statvfs::statvfs;
 use sysinfo::{NetworkData, Networks, System};
 
 #[cfg(not(target_os = "macos"))]
@@ -126,6 +125,9 @@ pub enum MemoryLevel {
 pub struct Disk {
     pub total: Bytes,
     pub free: Bytes,
+    /// Free space, and space that the system frees for files that a user needs: on a Mac, caches and
+    /// local snapshots.
+    pub obtainable: Bytes,
 }
 
 /// Temperature and power supply at one moment.
@@ -270,16 +272,12 @@ impl Host {
 }
 
 fn native_disk(path: &Utf8Path) -> io::Result<Disk> {
-    let stat = statvfs(path.as_std_path())?;
-    // The C types of these differ in width between systems.
-    #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
-    let (unit, blocks, free, available) = (
-        stat.fragment_size() as u64,
-        u64::from(stat.blocks()),
-        u64::from(stat.blocks_free()),
-        u64::from(stat.blocks_available()),
-    );
-    Ok(disk_of_blocks(Bytes(unit), blocks, free, available))
+    let (unit, blocks, free, available) = native::blocks(path)?;
+    let disk = disk_of_blocks(Bytes(unit), blocks, free, available);
+    Ok(Disk {
+        obtainable: native::obtainable_disk(path).map_or(disk.free, |space| space.max(disk.free)),
+        ..disk
+    })
 }
 
 /// Returns the name of this machine in the local network, if it has one of its own. Unlike the host
@@ -295,10 +293,12 @@ pub fn prioritise_thread() {
 
 /// Returns the disk without the blocks reserved for root, which no agent can use. `df` calculates
 /// its `Use%` the same way: the total is the used plus the available blocks.
-fn disk_of_blocks(unit: Bytes, blocks: u64, free: u64, available: u64) -> Disk {
+fn disk_of_blocks(unit: Bytes, blocks: u64, blocks_free: u64, available: u64) -> Disk {
+    let free = unit * available;
     Disk {
-        total: unit * (blocks.saturating_sub(free) + available),
-        free: unit * available,
+        total: unit * (blocks.saturating_sub(blocks_free) + available),
+        free,
+        obtainable: free,
     }
 }
 
@@ -355,7 +355,7 @@ mod tests {
             "{memory:?}"
         );
         let disk = host.disk(Utf8Path::new("/")).unwrap();
-        assert!(disk.free <= disk.total && disk.total > Bytes::ZERO);
+        assert!(disk.free <= disk.total && disk.free <= disk.obtainable && disk.total > Bytes::ZERO);
         assert!(host.disk(Utf8Path::new("/does/not/exist")).is_err());
     }
 }

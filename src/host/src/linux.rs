@@ -1,6 +1,7 @@
 //! Linux and other systems: a development node. Nothing here claims to be a Mac.
 
 use std::fs;
+use std::io;
 use std::process::Command;
 
 use camino::Utf8Path;
@@ -154,6 +155,24 @@ pub(super) fn presence() -> Presence {
 }
 
 pub(super) fn local_host_name() -> Option<String> {
+    None
+}
+
+/// Sizes of the file system that holds `path`: bytes per block, and the number of blocks in total,
+/// free, and free for ordinary users.
+// The C types of these differ in width between systems.
+#[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
+pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
+    let stat = nix::sys::statvfs::statvfs(path.as_std_path())?;
+    Ok((
+        stat.fragment_size() as u64,
+        u64::from(stat.blocks()),
+        u64::from(stat.blocks_free()),
+        u64::from(stat.blocks_available()),
+    ))
+}
+
+pub(super) fn obtainable_disk(_path: &Utf8Path) -> Option<Bytes> {
     None
 }
 

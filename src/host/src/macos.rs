@@ -14,7 +14,7 @@ use core_foundation::boolean::CFBoolean;
 use core_foundation::dictionary::{CFDictionary, CFDictionaryRef, CFMutableDictionaryRef};
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
-use core_foundation::url::{CFURL, CFURLSetResourcePropertyForKey};
+use core_foundation::url::{CFURL, CFURLRef, CFURLSetResourcePropertyForKey};
 use nix::libc::{
     HOST_VM_INFO64, HOST_VM_INFO64_COUNT, KERN_SUCCESS, host_statistics64, sysctlbyname, vm_statistics64,
 };
@@ -131,6 +131,47 @@ pub(super) fn local_host_name() -> Option<String> {
         .output()
         .ok()?;
     mac::local_host_name(&output.stdout)
+}
+
+/// Sizes of the file system that holds `path`: bytes per block, and the number of blocks in total,
+/// free, and free for ordinary users. `statvfs` counts with 32 bits.
+pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
+    let stat = nix::sys::statfs::statfs(path.as_std_path())?;
+    let unit = u64::from(stat.block_size());
+    Ok((unit, stat.blocks(), stat.blocks_free(), stat.blocks_available()))
+}
+
+unsafe extern "C" {
+    static kCFURLVolumeAvailableCapacityForImportantUsageKey: CFStringRef;
+    fn CFURLCopyResourcePropertyForKey(
+        url: CFURLRef,
+        key: CFStringRef,
+        value: *mut CFTypeRef,
+        error: *mut c_void,
+    ) -> u8;
+}
+
+/// Free space of the file system that holds `path`, with what the system deletes for files that a
+/// user needs. `None` or zero on file systems without such files.
+pub(super) fn obtainable_disk(path: &Utf8Path) -> Option<Bytes> {
+    let url = CFURL::from_path(path, true)?;
+    let mut value: CFTypeRef = std::ptr::null();
+    // SAFETY: `url` and the key are CoreFoundation objects, `value` has room for one, and no error is asked for.
+    let found = unsafe {
+        CFURLCopyResourcePropertyForKey(
+            url.as_concrete_TypeRef(),
+            kCFURLVolumeAvailableCapacityForImportantUsageKey,
+            &raw mut value,
+            std::ptr::null_mut(),
+        )
+    };
+    if found == 0 || value.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and a copy that follows the create rule.
+    let value = unsafe { CFType::wrap_under_create_rule(value) };
+    let bytes = value.downcast::<CFNumber>()?.to_i64()?;
+    u64::try_from(bytes).ok().map(Bytes)
 }
 
 /// Time Machine leaves out what has this property. A failure has no effect but a larger backup.

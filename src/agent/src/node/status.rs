@@ -358,6 +358,7 @@ mod tests {
                 facts.disk = Some(Disk {
                     total: Bytes::gib(100),
                     free: Bytes::gib(4),
+                    obtainable: Bytes::gib(40),
                 });
                 let failed = ProbeStep::Failed {
                     reason: "ProbeFailed",

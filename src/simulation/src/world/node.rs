@@ -24,6 +24,7 @@ use rooflet_host::{Disk, Memory};
 pub(crate) const DISK: Disk = Disk {
     total: Bytes::gib(512),
     free: Bytes::gib(256),
+    obtainable: Bytes::gib(256),
 };
 
 /// State of a simulated Mac and its agent.
