@@ -207,6 +207,30 @@ fn what_goes_wrong_in_the_file_goes_wrong() {
     condition("mini-3", "Ready", "True");
 }
 
+const LAPTOP: &str = "
+fleet:
+  macs: [{name: book, chip: M4, gpuCores: 10, memory: 16Gi}]
+models: [{name: small, model: tinyllama-1.1b, quantization: mlx4}]
+faults:
+  - {at: 1s, for: 24h, onBattery: {node: book-1}}
+  - {at: 1s, for: 24h, lidClosed: {node: book-1}}
+";
+
+#[test]
+fn a_fleet_of_one_closed_laptop_on_battery_serves() {
+    let Some(cluster) = Cluster::simulated(LAPTOP, &[]) else {
+        return;
+    };
+    let kubectl = &cluster.kubectl;
+    kubectl.wait_for_condition("mac book-1", "OnBattery", "True");
+    kubectl.wait_for_condition("mac book-1", "LidClosed", "True");
+    let deployment = pooled("laptop", 1).replace(", nodeSelector: {pool: laptop}", "");
+    kubectl.apply(&deployment).ok();
+    kubectl
+        .run("wait --for=condition=Ready mdep/laptop --timeout=180s")
+        .ok();
+}
+
 const OWNERS: &str = "
 fleet:
   macs:

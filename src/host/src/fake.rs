@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Disk, Identity, Memory, PanicReport, Power, Presence};
+use super::{Disk, Identity, Memory, MemoryLevel, PanicReport, Power, Presence};
 use rooflet_api::v1alpha1::Chip;
 use rooflet_base::mutex::lock;
 use rooflet_base::units::Bytes;
@@ -124,6 +124,16 @@ impl FakeHost {
 
     pub fn set_available(&self, available: Bytes) {
         self.with(|state| state.memory.available = available);
+    }
+
+    /// The system reports this level of memory.
+    pub fn set_memory_level(&self, level: MemoryLevel) {
+        self.with(|state| state.memory.level = Some(level));
+    }
+
+    /// The system has written so many pages to swap since it started.
+    pub fn set_swapouts(&self, pages: u64) {
+        self.with(|state| state.memory.swapouts = Some(pages));
     }
 
     pub(super) fn identity(&self) -> Identity {

@@ -72,6 +72,15 @@ pub fn shortfall(memory: &Memory) -> Bytes {
     percent(memory.total, RECOVERED) - memory.obtainable()
 }
 
+/// Recent writes of pages to swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Swapping {
+    /// Since the previous observation.
+    Now,
+    /// Before it, within [`SWAPPED_WITHIN`].
+    Before,
+}
+
 /// Level of memory pressure with the times of its transitions.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryWatch {
@@ -108,18 +117,19 @@ impl MemoryWatch {
         let is_critical = !has(CRITICAL) || memory.level == Some(MemoryLevel::Critical);
         let is_low = is_critical || !has(LOW);
         let is_warned = memory.level == Some(MemoryLevel::Low);
-        let is_swapping = self.is_swapping(memory, now) && is_warned;
+        let swapping = self.swapping(memory, now).filter(|_| is_warned);
         let is_recovered = !is_low && !is_warned && has(RECOVERED);
         let low_for = lasts(&mut self.low_since, is_low, now);
         let warned_for = lasts(&mut self.warned_since, is_warned, now);
-        let swapping_for = lasts(&mut self.swapping_since, is_swapping, now);
+        let swapping_for = lasts(&mut self.swapping_since, swapping.is_some(), now);
         let recovered_for = lasts(&mut self.recovered_since, is_recovered, now);
-        // After a stop, low memory counts at once.
+        // After a stop, low memory counts at once, and swapping only if it goes on.
         let has_stopped = self.level >= Pressure::Recovering;
+        let swaps_on = swapping == Some(Swapping::Now);
         let must_stop = low_for >= LOW_FOR
-            || swapping_for >= SWAPPING_FOR
+            || (swapping_for >= SWAPPING_FOR && (swaps_on || !has_stopped))
             || (has_stopped && is_low)
-            || (self.level.requires_stop() && is_swapping);
+            || (self.level.requires_stop() && swaps_on);
         let next = if is_critical {
             Pressure::Critical
         } else if must_stop {
@@ -136,18 +146,19 @@ impl MemoryWatch {
         next
     }
 
-    /// Returns true if the system has recently written pages to swap.
-    fn is_swapping(&mut self, memory: &Memory, now: Instant) -> bool {
-        let Some(count) = memory.swapouts else {
-            return false;
-        };
+    /// Returns whether the system has recently written pages to swap.
+    fn swapping(&mut self, memory: &Memory, now: Instant) -> Option<Swapping> {
+        let count = memory.swapouts?;
         let changed = match self.swapouts {
             Some((before, _)) if count > before => Some(now),
             Some((_, changed)) => changed,
             None => None,
         };
         self.swapouts = Some((count, changed));
-        changed.is_some_and(|changed| now - changed < SWAPPED_WITHIN)
+        match now - changed? {
+            Duration::ZERO => Some(Swapping::Now),
+            age => (age < SWAPPED_WITHIN).then_some(Swapping::Before),
+        }
     }
 
     fn count_stops(&mut self, next: Pressure, now: Instant) {
@@ -327,6 +338,29 @@ mod tests {
         assert_eq!(
             levels(MemoryLevel::Low, &|second| second.min(20)),
             Pressure::Warning
+        );
+    }
+
+    #[test]
+    fn swapping_that_ends_with_a_stop_causes_no_other_stop() {
+        let start = Clock::System.instant();
+        let mut watch = MemoryWatch::default();
+        let levels = [0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100].map(|second: u64| {
+            let memory = Memory {
+                // The replica stops after 70 s.
+                swapouts: Some(second.min(70)),
+                ..memory(40, Some(MemoryLevel::Low))
+            };
+            watch.observe(&memory, start + Duration::from_secs(second))
+        });
+        assert_eq!(
+            levels[7..],
+            [
+                Pressure::Low,
+                Pressure::Recovering,
+                Pressure::Recovering,
+                Pressure::Recovering
+            ]
         );
     }
 

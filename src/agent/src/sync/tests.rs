@@ -14,7 +14,7 @@ use crate::replica::ReplicaSpec;
 use crate::replica::Terms;
 use crate::state::StateDir;
 use crate::sync::plan::BAD_MODEL_RETRY;
-use crate::sync::WorkerState;
+use crate::sync::{ObservedReplica, WorkerState};
 use crate::workers::WorkerCommand;
 use rooflet_api::v1alpha1::{Chip, ObjectivesSpec, ReplicaPhase};
 use rooflet_artifact::ModelDirectory;
@@ -23,7 +23,7 @@ use rooflet_base::clock::ManualClock;
 use rooflet_base::latest::Latest;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
-use rooflet_host::FakeHost;
+use rooflet_host::{FakeHost, MemoryLevel};
 use rooflet_process::ProcessId;
 use rooflet_proxy::Proxy;
 use rooflet_testing::TempDir;
@@ -491,4 +491,65 @@ async fn worker_killed_before_it_starts_has_lost_no_memory() {
     assert!(message.contains("replace it with mv"), "{message}");
     let (lost, message) = lost_after_exit("echo loading; kill -9 $$").await;
     assert!(lost > Bytes::ZERO && message.contains("loading"), "{message}");
+}
+
+impl Fixture {
+    /// Makes a pass, and waits until no worker is stopping.
+    async fn settled_pass(&mut self) {
+        self.sync.pass(false);
+        let settles = async {
+            let is_stopping = |observed: &ObservedReplica| observed.worker == WorkerState::Stopping;
+            while self.sync.workers.observe().values().any(is_stopping) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, settles).await.expect("workers stop");
+    }
+
+    fn running(&self) -> usize {
+        self.sync
+            .workers
+            .records()
+            .filter(|record| record.worker.is_some())
+            .count()
+    }
+}
+
+/// A Mac of 16 GiB, of which the GPU has wired 10, has the level `warn` while it computes. Its user
+/// starts programs three times, for which the system swaps for two minutes, unless a replica stops.
+#[tokio::test]
+async fn an_hour_of_memory_warnings_stops_at_most_two_replicas() {
+    let mut fixture = Fixture::new(SLEEPS);
+    fixture.want(&["a", "b", "c"]);
+    fixture
+        .until("a=Loading/Starting/0 b=Loading/Starting/0 c=Loading/Starting/0")
+        .await;
+    fixture.host.set_available(Bytes::mib(2048));
+    fixture.host.set_memory_level(MemoryLevel::Low);
+    let (mut swapouts, mut stops, mut running) = (0, 0, fixture.running());
+    for second in (0_u64..3600).step_by(10) {
+        let is_busy = [600, 1800, 3000]
+            .iter()
+            .any(|start| (*start..start + 120).contains(&second));
+        swapouts += u64::from(is_busy && running == 3) * 10_000;
+        fixture.host.set_swapouts(swapouts);
+        fixture.time.advance(Duration::from_secs(10));
+        fixture.settled_pass().await;
+        let now_running = fixture.running();
+        assert!(
+            now_running <= running,
+            "a replica started at second {second} of the warning"
+        );
+        stops += running - now_running;
+        running = now_running;
+    }
+    assert!((1..=2).contains(&stops), "{stops} replicas were stopped");
+    // With the end of the warning, they start again.
+    fixture.host.set_available(Bytes::gib(8));
+    fixture.host.set_memory_level(MemoryLevel::Normal);
+    for _ in 0..(45 * 60 / 10) {
+        fixture.time.advance(Duration::from_secs(10));
+        fixture.settled_pass().await;
+    }
+    assert_eq!(fixture.running(), 3);
 }
