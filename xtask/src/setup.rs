@@ -11,10 +11,11 @@
 mod bindings;
 mod mlx_c;
 mod prefix;
+mod prerequisites;
 mod versions;
 mod wheels;
 
-use std::{env, fs, path::Path, process::Command};
+use std::{env, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
@@ -47,7 +48,7 @@ fn prepare_linux(progress: &Progress) -> Result<()> {
             prefix.dir().display()
         ));
     } else {
-        check_tools()?;
+        prerequisites::check(prerequisites::LINUX_MLX)?;
         prefix.build(progress, |dir| build_prefix(progress, dir))?;
     }
     write_cargo_config(
@@ -107,35 +108,12 @@ fn write_cargo_config(progress: &Progress, root: &Path, text: &str) -> Result<()
     Ok(())
 }
 
-fn check_tools() -> Result<()> {
-    let cxx = mlx_c::compiler();
-    if !console::is_installed(&cxx) {
-        bail!(
-            "C++ compiler `{}` not found: apt install g++ (or set CXX)",
-            cxx.display()
-        );
-    }
-    if !console::is_installed("ar") {
-        bail!("`ar` not found: apt install binutils");
-    }
-    wheels::check_tools()
-}
-
 fn check_mac(progress: &Progress) -> Result<()> {
-    if !console::is_installed("xcrun") {
-        bail!("`xcrun` not found: install Xcode from the App Store (it compiles MLX's Metal kernels)");
-    }
-    // `xcrun --find metal` is not sufficient: Xcode 26 has a stub that only prints a download hint.
-    let version = ["-sdk", "macosx", "metal", "--version"];
-    console::output(Command::new("xcrun").args(version)).context(
-        "Metal compiler not found: install Xcode (the command line tools are not sufficient), select it with \
-         `sudo xcode-select --switch /Applications/Xcode.app`, and with Xcode 26 or later run \
-         `xcodebuild -downloadComponent MetalToolchain`",
-    )?;
-    if !console::is_installed("cmake") {
-        bail!("`cmake` not found, which builds MLX: brew install cmake");
-    }
-    progress.print("nothing to prepare on a Mac: cargo builds MLX (the first build takes minutes)");
+    prerequisites::check(prerequisites::MACOS_BUILD)?;
+    progress.print(
+        "this Mac is ready: `cargo build` downloads MLX from github.com and developer.apple.com and builds it \
+         (some minutes)",
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::versions::{LIBCLANG, MLX};
 use crate::console;
@@ -27,16 +27,6 @@ pub(super) fn mlx(prefix: &Path) -> PathBuf {
 /// Returns the directory with libclang.so.
 pub(super) fn libclang(prefix: &Path) -> PathBuf {
     prefix.join(format!("libclang/libclang-{LIBCLANG}.data/platlib/clang/native"))
-}
-
-pub(super) fn check_tools() -> Result<()> {
-    if !console::is_installed("python3") {
-        bail!("`python3` not found, which downloads MLX: apt install python3 python3-pip");
-    }
-    if console::output(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
-        bail!("`python3` has no pip, which downloads MLX: apt install python3-pip (or python3 -m ensurepip)");
-    }
-    Ok(())
 }
 
 /// Downloads both wheels, checks their digests and unpacks them.
