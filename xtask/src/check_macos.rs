@@ -1,7 +1,8 @@
-//! `cargo xtask check-macos`: runs clippy for macOS on Linux.
+//! `cargo xtask check-macos`: what Linux can check of the code for a Mac.
 //!
-//! The check links and runs nothing. It requires Rust's standard library for the target, and neither
-//! Xcode nor a Mac.
+//! - libclang compiles the Metal texts of rooflet's own kernels, with Metal's address spaces.
+//! - clippy checks the code as a Mac compiles it. It links and runs nothing. It requires Rust's
+//!   standard library for the target, and neither Xcode nor a Mac.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -23,10 +24,14 @@ pub(crate) fn run() -> Result<Outcome> {
             "on a Mac, the check `clippy` covers this".into(),
         ));
     }
+    setup::run()?;
+    let kernels = check_kernel_texts()?;
+    if kernels != Outcome::Passed {
+        return Ok(kernels);
+    }
     if let Err(reason) = install_target()? {
         return Ok(Outcome::Skipped(reason));
     }
-    setup::run()?;
     let config = setup::cargo_config(TARGET, setup::Prefix::locate()?.dir());
     fs::write(console::root().join(CONFIG), config).with_context(|| format!("writing {CONFIG}"))?;
 
@@ -44,6 +49,14 @@ pub(crate) fn run() -> Result<Outcome> {
         .env("CC_aarch64_apple_darwin", no_compiler)
         .env("AR_aarch64_apple_darwin", no_compiler);
     console::run(&mut clippy)
+}
+
+/// Runs the tests of rooflet-mlx that load libclang.
+fn check_kernel_texts() -> Result<Outcome> {
+    let mut test = console::cargo();
+    test.args(["test", "--package", "rooflet-mlx", "--lib", "kernel::metal_tests"]);
+    test.args(["--", "--include-ignored"]);
+    console::run(test.env("ROOFLET_LIBCLANG", setup::libclang()?))
 }
 
 /// Installs the target's standard library. The inner error is the reason if that is impossible.

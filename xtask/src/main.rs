@@ -40,7 +40,7 @@ usage: cargo xtask VERB
   fit-roofline          find the predictor's constants anew from measurements; a minute
   bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
   structure             check layers, circles, sizes and public items of the source tree
-  check-macos           clippy over the code as a Mac compiles it
+  check-macos           libclang over the Metal kernels, and clippy over the code as a Mac compiles it
 ";
 
 fn main() -> ExitCode {

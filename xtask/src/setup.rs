@@ -15,7 +15,10 @@ mod prerequisites;
 mod versions;
 mod wheels;
 
-use std::{env, fs, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -56,6 +59,18 @@ fn prepare_linux(progress: &Progress) -> Result<()> {
         &console::root(),
         &cargo_config(LINUX_TARGET, prefix.dir()),
     )
+}
+
+/// Downloads libclang on the first call. Returns the directory of its Python package.
+pub(crate) fn libclang() -> Result<PathBuf> {
+    let prefix = Prefix::locate_libclang()?;
+    if !prefix.is_ready() {
+        let progress = Progress::new("setup");
+        prerequisites::check(prerequisites::LINUX_MLX)?;
+        progress.print(format!("downloading libclang {} with pip", versions::LIBCLANG));
+        prefix.build(&progress, wheels::fetch_libclang)?;
+    }
+    Ok(wheels::clang_package(prefix.dir()))
 }
 
 fn build_prefix(progress: &Progress, dir: &Path) -> Result<()> {

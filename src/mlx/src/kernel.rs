@@ -9,6 +9,9 @@ use mlx_rs::{Array, Dtype};
 
 use super::backend::Backend;
 
+#[cfg(test)]
+mod metal_tests;
+
 /// Threads that run in lockstep and share a sum instruction: a SIMD group in Metal, a warp in CUDA.
 pub(super) const LANES: i32 = 32;
 
@@ -72,6 +75,9 @@ pub(super) struct Kernel {
 enum Raw {
     Metal(metal::Raw),
     Cuda(cuda::Raw),
+    /// A Metal kernel whose text a test records.
+    #[cfg(test)]
+    Text(metal_tests::Text),
 }
 
 /// Grid size and output shapes of one run.
@@ -90,6 +96,8 @@ impl Kernel {
     pub(super) fn new(backend: Backend, float: Dtype, source: &Source<'_>) -> Result<Option<Self>> {
         let raw = match backend {
             Backend::Cpu => return Ok(None),
+            #[cfg(test)]
+            Backend::Metal if metal_tests::is_recording() => Raw::Text(metal_tests::Text::new(source)),
             Backend::Metal => Raw::Metal(metal::Raw::new(source, METAL_HEADER, METAL_PLACE)?),
             Backend::Cuda => Raw::Cuda(cuda::Raw::new(source, CUDA_HEADER, CUDA_PLACE)?),
         };
@@ -122,6 +130,8 @@ impl Kernel {
             Raw::Metal(raw) => unsafe { raw.run(self, inputs, launch) },
             // SAFETY: as above.
             Raw::Cuda(raw) => unsafe { raw.run(self, inputs, launch) },
+            #[cfg(test)]
+            Raw::Text(text) => text.run(self, inputs, launch),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Directory with a prepared MLX in the user's cache.
+//! Directory in the user's cache with a prepared MLX, or with libclang.
 
 use std::{
     env,
@@ -29,6 +29,13 @@ impl Prefix {
         })
     }
 
+    /// Returns the directory of libclang alone, which `check-macos` uses.
+    pub(super) fn locate_libclang() -> Result<Self> {
+        Ok(Self {
+            dir: cache_dir()?.join(format!("libclang-{}", versions::LIBCLANG)),
+        })
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -44,7 +51,7 @@ impl Prefix {
         fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
         let _lock = lock(progress, &self.dir.with_added_extension("lock"))?;
         if self.is_ready() {
-            progress.print("MLX was prepared by another checkout");
+            progress.print("another checkout has prepared it");
             return Ok(());
         }
         let partial = self.dir.with_added_extension("partial");
@@ -54,7 +61,7 @@ impl Prefix {
         fs::create_dir(&partial).with_context(|| format!("creating {}", partial.display()))?;
         build(&partial)?;
         fs::rename(&partial, &self.dir).with_context(|| format!("creating {}", self.dir.display()))?;
-        progress.print(format!("MLX is ready in {}", self.dir.display()));
+        progress.print(format!("prepared {}", self.dir.display()));
         Ok(())
     }
 }
@@ -64,7 +71,9 @@ fn lock(progress: &Progress, path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => return Ok(file),
-        Err(TryLockError::WouldBlock) => progress.print("waiting for another checkout that prepares MLX"),
+        Err(TryLockError::WouldBlock) => {
+            progress.print("waiting for another checkout that prepares the same directory")
+        }
         Err(TryLockError::Error(error)) => {
             return Err(error).with_context(|| format!("locking {}", path.display()));
         }

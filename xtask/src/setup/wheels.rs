@@ -29,44 +29,67 @@ pub(super) fn libclang(prefix: &Path) -> PathBuf {
     prefix.join(format!("libclang/libclang-{LIBCLANG}.data/platlib/clang/native"))
 }
 
+/// Returns the directory with the Python package `clang`.
+pub(super) fn clang_package(prefix: &Path) -> PathBuf {
+    prefix.join(format!("libclang/libclang-{LIBCLANG}.data/platlib"))
+}
+
 /// Downloads both wheels, checks their digests and unpacks them.
 pub(super) fn fetch(prefix: &Path) -> Result<()> {
     let downloads = prefix.join("downloads");
-    fs::create_dir(&downloads).context("creating the download directory")?;
-    let requirements = downloads.join("requirements.txt");
-    fs::write(
-        &requirements,
-        format!(
-            "mlx-cpu=={MLX} --hash=sha256:{MLX_SHA256}\nlibclang=={LIBCLANG} --hash=sha256:{LIBCLANG_SHA256}\n"
-        ),
-    )
-    .context("writing requirements.txt")?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]);
-    pip.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
-    pip.arg("--dest")
-        .arg(&downloads)
-        .arg("--requirement")
-        .arg(&requirements);
-    console::output(&mut pip).context(
-        "downloading MLX with pip (requires glibc 2.35 or later, and the package index or a mirror in pip's \
-         configuration)",
-    )?;
+    download(&downloads, &[&mlx_requirement(), &libclang_requirement()])?;
     unpack(&downloads, &format!("mlx_cpu-{MLX}-"), &prefix.join("whl"))?;
-    unpack(
-        &downloads,
-        &format!("libclang-{LIBCLANG}-"),
-        &prefix.join("libclang"),
-    )?;
     ensure!(
         mlx(prefix).join("lib/libmlx.so").is_file(),
         "the wheel of MLX {MLX} does not contain mlx/lib/libmlx.so"
     );
+    unpack_libclang(&downloads, prefix)
+}
+
+/// Downloads libclang alone.
+pub(super) fn fetch_libclang(prefix: &Path) -> Result<()> {
+    let downloads = prefix.join("downloads");
+    download(&downloads, &[&libclang_requirement()])?;
+    unpack_libclang(&downloads, prefix)
+}
+
+fn mlx_requirement() -> String {
+    format!("mlx-cpu=={MLX} --hash=sha256:{MLX_SHA256}\n")
+}
+
+fn libclang_requirement() -> String {
+    format!("libclang=={LIBCLANG} --hash=sha256:{LIBCLANG_SHA256}\n")
+}
+
+fn download(downloads: &Path, wheels: &[&str]) -> Result<()> {
+    fs::create_dir(downloads).context("creating the download directory")?;
+    let requirements = downloads.join("requirements.txt");
+    fs::write(&requirements, wheels.concat()).context("writing requirements.txt")?;
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]);
+    pip.args(["--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    pip.arg("--dest")
+        .arg(downloads)
+        .arg("--requirement")
+        .arg(&requirements);
+    console::output(&mut pip).context(
+        "downloading wheels with pip (requires glibc 2.35 or later, and the package index or a mirror in pip's \
+         configuration)",
+    )?;
+    Ok(())
+}
+
+fn unpack_libclang(downloads: &Path, prefix: &Path) -> Result<()> {
+    unpack(
+        downloads,
+        &format!("libclang-{LIBCLANG}-"),
+        &prefix.join("libclang"),
+    )?;
     ensure!(
         libclang(prefix).is_dir(),
         "the wheel of libclang {LIBCLANG} does not contain clang/native"
     );
-    fs::remove_dir_all(&downloads).context("removing the downloads")
+    fs::remove_dir_all(downloads).context("removing the downloads")
 }
 
 fn unpack(downloads: &Path, prefix: &str, to: &Path) -> Result<()> {
