@@ -169,7 +169,9 @@ impl Machine {
                 let phone = PHONES.iter().find(|(phone, ..)| phone == name);
                 if let Some((name, generation, gpu_cores, bandwidth, memory)) = phone {
                     self.naming = ChipIdentification::Named;
-                    self.bins = vec![Bin {
+                    // A Mac may have the chip of a phone.
+                    self.bins.retain(|bin| bin.name == *name);
+                    self.bins.push(Bin {
                         name: (*name).to_owned(),
                         gpu_cores: *gpu_cores,
                         bandwidth: bandwidth * 1e9,
@@ -177,7 +179,7 @@ impl Machine {
                         peak: peak(*generation, *gpu_cores),
                         cache: f64::from(24 << 20),
                         catalogued: None,
-                    }];
+                    });
                     return;
                 }
                 let all = std::mem::take(&mut self.bins);

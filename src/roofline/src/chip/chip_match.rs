@@ -50,16 +50,23 @@ impl ChipMatch {
     /// an Apple chip.
     pub(crate) fn of(description: Description) -> Result<Self, UnknownChip> {
         let names = chip_names(description.name);
+        let machine = description.name.to_ascii_lowercase();
         let mut description = description;
         let mut found = find(description.name, description.gpu_cores, description.memory);
         // The name of a machine may contain the chip and its cores. A virtual machine does not have
         // that chip.
         if let (Err(UnknownChip::Name { .. }), [name]) = (&found, names.as_slice())
-            && !description.name.to_ascii_lowercase().contains("virtual")
+            && !machine.contains("virtual")
         {
             description.gpu_cores = description.gpu_cores.or(cores_in(description.name));
             description.name = name;
             found = find(name, description.gpu_cores, description.memory);
+        }
+        // A phone may have more GPU cores than a Mac with the same chip.
+        let is_phone =
+            machine.contains("iphone") && PHONES.iter().any(|(phone, ..)| *phone == description.name);
+        if is_phone && let Some(derived) = description.derived_bin() {
+            return Ok(derived);
         }
         match found {
             Ok(chip) => Ok(Self { chip, assumed: None }),
@@ -231,6 +238,7 @@ mod tests {
             ("M4 Max", None, Some(546.0), (40, 546.0)),
             ("M4 Max", None, Some(400.0), (32, 410.0)),
             ("M6", Some(12), Some(170.0), (12, 170.0)),
+            ("MacBook Neo (A18 Pro)", None, None, (5, 60.0)),
         ] {
             let found = find_match(name, cores, bandwidth);
             assert_eq!(found.assumed, None, "{name}");
