@@ -242,22 +242,37 @@ pub fn end_of_certificate(pem: &[u8]) -> Option<Timestamp> {
     end_of(&CertificateDer::from_pem_slice(pem).ok()?)
 }
 
-/// Checks that a text consists of certificates in PEM. The error describes the problem.
-pub fn check_certificates(pem: &[u8]) -> Result<(), String> {
+/// Error of [`check_certificates`]. The texts are those of Kubernetes.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckCertificatesError {
+    #[error("{0}")]
+    Pem(rustls::pki_types::pem::Error),
+    #[error("only CERTIFICATE PEM blocks are allowed")]
+    OtherBlock,
+    #[error("{0}")]
+    Certificate(x509_parser::nom::Err<x509_parser::error::X509Error>),
+    #[error("data follows a certificate")]
+    TrailingData,
+    #[error("must contain at least one CERTIFICATE PEM block")]
+    Empty,
+}
+
+/// Checks that a text consists of certificates in PEM.
+pub fn check_certificates(pem: &[u8]) -> Result<(), CheckCertificatesError> {
     let mut has_any = false;
     for block in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
-        let (kind, der) = block.map_err(|err| err.to_string())?;
+        let (kind, der) = block.map_err(CheckCertificatesError::Pem)?;
         if kind != SectionKind::Certificate {
-            return Err("only CERTIFICATE PEM blocks are allowed".to_owned());
+            return Err(CheckCertificatesError::OtherBlock);
         }
-        let (rest, _) = X509Certificate::from_der(&der).map_err(|err| err.to_string())?;
+        let (rest, _) = X509Certificate::from_der(&der).map_err(CheckCertificatesError::Certificate)?;
         if !rest.is_empty() {
-            return Err("data follows a certificate".to_owned());
+            return Err(CheckCertificatesError::TrailingData);
         }
         has_any = true;
     }
     match has_any {
         true => Ok(()),
-        false => Err("must contain at least one CERTIFICATE PEM block".to_owned()),
+        false => Err(CheckCertificatesError::Empty),
     }
 }

@@ -238,11 +238,11 @@ fn check_certificate(csr: &Value, errors: &mut Vec<FieldError>) {
         return;
     }
     let pem = BASE64.decode(text).unwrap_or_default();
-    if let Err(reason) = check_certificates(&pem) {
+    if let Err(err) = check_certificates(&pem) {
         errors.push(FieldError::invalid_text(
             "status.certificate",
             "<certificate data>",
-            &reason,
+            &err.to_string(),
         ));
     }
 }

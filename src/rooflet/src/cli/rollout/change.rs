@@ -44,8 +44,18 @@ impl Change {
     }
 }
 
-/// Returns the patch, or a message if nothing needs to change.
-pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Result<Result<Value, String>> {
+/// Rollback to the current template, which changes nothing. `Display` is kubectl's wording.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("skipped rollback (current template already matches revision {revision})")]
+pub(super) struct SkippedRollback {
+    revision: i64,
+}
+
+/// Returns the patch, or the reason if nothing needs to change.
+pub(super) fn patch(
+    deployment: &ModelDeployment,
+    change: &Change,
+) -> anyhow::Result<Result<Value, SkippedRollback>> {
     let name = deployment.name_any();
     let paused = deployment.spec.paused;
     let resume = format!("resume it first with `rooflet rollout resume mdep/{name}`");
@@ -72,10 +82,8 @@ pub(super) fn patch(deployment: &ModelDeployment, change: &Change) -> anyhow::Re
                 &serde_json::to_value(&wanted)?,
             );
             let Some(spec) = spec else {
-                let number = template.revision;
-                return Ok(Err(format!(
-                    "skipped rollback (current template already matches revision {number})"
-                )));
+                let revision = template.revision;
+                return Ok(Err(SkippedRollback { revision }));
             };
             let mut patch = json!({ "spec": spec });
             let cause = |annotations: &BTreeMap<_, _>| annotations.get(CHANGE_CAUSE_ANNOTATION).cloned();
@@ -193,7 +201,7 @@ mod tests {
         let patched: ModelDeploymentSpec = serde_json::from_value(patched).unwrap();
         assert_eq!(patched, old.spec);
         assert_eq!(
-            patch(&old, &change).unwrap().unwrap_err(),
+            patch(&old, &change).unwrap().unwrap_err().to_string(),
             "skipped rollback (current template already matches revision 1)"
         );
         // The change cause is restored as well.
