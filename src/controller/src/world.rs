@@ -35,7 +35,6 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Changes of these Leases trigger a pass, because they contain the gateways' demand. Renewals by
 /// nodes trigger none: 10,000 nodes renew 1,000 Leases per second. The node lifecycle reads them
 /// periodically.
-
 fn is_gateway_lease(lease: &Lease) -> bool {
     lease.name_any().starts_with(GATEWAY_LEASE_PREFIX)
 }
