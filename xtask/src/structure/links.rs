@@ -1,4 +1,5 @@
-//! Relative links of Markdown pages: the file and the heading must exist.
+//! Relative links of Markdown pages: the file and the heading must exist. Paths in the glossary must
+//! exist, too.
 
 use std::fs;
 use std::io;
@@ -24,7 +25,17 @@ pub(super) fn faults(root: &Path) -> io::Result<Vec<String>> {
             }
         }
     }
+    let glossary = fs::read_to_string(root.join("docs/glossary.md"))?;
+    let missing = glossary_paths(&glossary).filter(|path| !root.join("src").join(path).exists());
+    faults.extend(missing.map(|path| format!("docs/glossary.md: src/{path} does not exist")));
     Ok(faults)
+}
+
+/// Returns the paths in the last column of the glossary's tables, relative to `src`.
+fn glossary_paths(page: &str) -> impl Iterator<Item = &str> {
+    let rows = page.lines().filter_map(|line| line.strip_suffix(" |"));
+    let cells = rows.filter_map(|row| row.rsplit_once(" | "));
+    cells.flat_map(|(_, cell)| cell.split('`').skip(1).step_by(2))
 }
 
 fn markdown_files(folder: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
@@ -121,6 +132,12 @@ mod tests {
     fn finds_relative_links_outside_of_code() {
         let text = "[a](x.md#b) and `[c](d)` and [e](https://f)\n```\n[g](h)\n```\n[i](#j) [k](../l)";
         assert_eq!(targets(text), ["x.md#b", "#j", "../l"]);
+    }
+
+    #[test]
+    fn finds_paths_in_the_last_column() {
+        let page = "text `a`\n| term | `b` | code |\n| x | y | `c`, `d/e.rs` |\n";
+        assert_eq!(glossary_paths(page).collect::<Vec<_>>(), ["c", "d/e.rs"]);
     }
 
     #[test]
