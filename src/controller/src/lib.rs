@@ -89,7 +89,8 @@ pub struct ControllerConfig {
     pub hub: HubAccess,
 }
 
-/// Registers all metrics of the controller without starting it. The reference of metrics lists them.
+/// Registers all metrics of the controller without starting it. The reference of metrics lists
+/// them.
 pub fn register_metrics(registry: &Registry) -> metrics::Result<()> {
     ControllerMetrics::register(registry).map(drop)
 }

@@ -102,7 +102,8 @@ pub(super) fn is_cordoned(node: &FleetNode) -> bool {
     node.spec.unschedulable || node.spec.drain || node.meta().deletion_timestamp.is_some()
 }
 
-/// Returns the first toleration that matches the taint. As in Kubernetes, later ones have no effect.
+/// Returns the first toleration that matches the taint. As in Kubernetes, later ones have no
+/// effect.
 pub(super) fn toleration_of<'a>(taint: &Taint, tolerations: &'a [Toleration]) -> Option<&'a Toleration> {
     tolerations.iter().find(|toleration| {
         let key = toleration.key.as_deref().unwrap_or_default();

@@ -17,8 +17,8 @@ use rooflet_scheduler::capacity::Question;
 /// Reconciler of CapacityPlans.
 pub(crate) struct CapacityPlanReconciler {
     world: World,
-    /// Last question and verdict by UID of the plan. The search for a large question lasts about a second, so the
-    /// verdict is reused while the question is the same.
+    /// Last question and verdict by UID of the plan. The search for a large question lasts about a
+    /// second, so the verdict is reused while the question is the same.
     answered: HashMap<String, (Question, Result<PlanVerdict, AnswerError>)>,
 }
 

@@ -11,7 +11,8 @@ use rooflet_api::v1alpha1::{CapacityPlan, CapacityPlanStatus, PlanReplica, PlanV
 use rooflet_client::EventType;
 use rooflet_scheduler::capacity::PlanError;
 
-/// Maximum number of pairs of model and node class in a status. The size of a pair is about 500 bytes.
+/// Maximum number of pairs of model and node class in a status. The size of a pair is about 500
+/// bytes.
 const MAX_FITS: usize = 600;
 
 /// Reason if the machines satisfy the demand.

@@ -122,7 +122,8 @@ impl<'a> Observed<'a, '_> {
         self.revisions.iter().find(has_hash).or_else(by_content).copied()
     }
 
-    /// Returns the model of which the hub must be queried: the model of a template without a revision.
+    /// Returns the model of which the hub must be queried: the model of a template without a
+    /// revision.
     pub(super) fn unknown_model(&self) -> Option<HubModel> {
         let template = Template::of(self.deployment);
         match template.model.parse() {

@@ -82,13 +82,15 @@ pub(crate) fn rejections<B>(
     }
     let free = load.free(node.allocatable);
     let Some(requirements) = &fit.requirements else {
-        // The model's requirements are unknown. Every model needs at least the memory of the runtime.
+        // The model's requirements are unknown. Every model needs at least the memory of the
+        // runtime.
         if fit.obstacle.is_none() && free < RUNTIME_OVERHEAD {
             report(Rejection::Memory { free, needed: None })?;
         }
         return ControlFlow::Continue(());
     };
-    // A bound replica with unknown requirements may use all memory. An override does not apply then.
+    // A bound replica with unknown requirements may use all memory. An override does not apply
+    // then.
     let forced = request.overridden && load.undetermined == 0;
     let disk = node.disk(load);
     if forced || requirements.fits(free, disk, load.free_share()) {
@@ -126,7 +128,8 @@ pub(crate) fn untolerated_taints<'a>(
     })
 }
 
-/// Returns whether a toleration matches the taint. A toleration with `tolerationSeconds` counts too.
+/// Returns whether a toleration matches the taint. A toleration with `tolerationSeconds` counts
+/// too.
 fn tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
     toleration_of(taint, tolerations).is_some()
 }
@@ -147,7 +150,8 @@ pub(crate) fn soft_taint_weight(request: &ReplicaRequest, node: &NodeState) -> u
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Returns the taint in the notation of kube-scheduler's messages, such as `{key=value:NoSchedule}`.
+/// Returns the taint in the notation of kube-scheduler's messages, such as
+/// `{key=value:NoSchedule}`.
 pub(crate) fn format_taint(taint: &Taint) -> String {
     let effect = match taint.effect {
         TaintEffect::NoSchedule => "NoSchedule",

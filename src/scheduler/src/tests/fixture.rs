@@ -18,8 +18,9 @@ pub(super) fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned drain notready broken`;
-/// sizes in GiB, the disk in GB/s and the line in MB/s as measured; room: disk space for replicas.
+/// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule
+/// chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned drain notready broken`; sizes in
+/// GiB, the disk in GB/s and the line in MB/s as measured; room: disk space for replicas.
 pub(super) fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
@@ -116,7 +117,9 @@ pub(super) fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x of=dep rev=1 on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5 strategy=BinPack anti=Required spread=zone anyway store=9 nominated=a reserved=5 ready failed ending file`.
+/// `x of=dep rev=1 on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5
+/// strategy=BinPack anti=Required spread=zone anyway store=9 nominated=a reserved=5 ready failed
+/// ending file`.
 pub(super) fn replica(line: &str) -> ModelReplica {
     let name = line.split_whitespace().next().expect("a name");
     let source = if has(line, "file") {
