@@ -52,10 +52,10 @@ pub(super) fn token_by_token(tokens: &Tokens, mut memory: Array) -> Result<(Arra
 /// Computes the same up to rounding, with matrix products over [`CHUNK_TOKENS`] tokens each, which
 /// suit a GPU.
 ///
-/// Within a chunk, γ is the product of all α so far. Token i changes the memory by δᵢkᵢᵀ, where `δᵢ
-/// + βᵢ Σ_{j<i} (γᵢ/γⱼ)(kᵢ·kⱼ) δⱼ = βᵢ (vᵢ − γᵢ S₀kᵢ)`. This unit lower triangular system is linear
-/// in `S₀`, so it is solved for all chunks together before `S₀` is known (section 3.3 of the paper,
-/// after arXiv:2406.06484).
+/// Within a chunk, γ is the product of all α so far. Token i changes the memory by δᵢkᵢᵀ, where
+/// `δᵢ + βᵢ Σ_{j<i} (γᵢ/γⱼ)(kᵢ·kⱼ) δⱼ = βᵢ (vᵢ − γᵢ S₀kᵢ)`. This unit lower triangular system is
+/// linear in `S₀`, so it is solved for all chunks together before `S₀` is known (section 3.3 of the
+/// paper, after arXiv:2406.06484).
 pub(super) fn chunked(tokens: &Tokens, memory: Array) -> Result<(Array, Array)> {
     let count = tokens.queries.dim(1);
     let chunks = (count + CHUNK_TOKENS - 1) / CHUNK_TOKENS;
