@@ -1,4 +1,4 @@
-//! Admission by bandwidth, on what this very machine measured and predicted: no figure below is made up.
+//! Admission by bandwidth, with the measurements and predictions of this machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Fleet, Http, Kubectl, eventually};
 
-/// Requests after which measured speed is held against predicted.
+/// Number of requests after which the measured speed is compared with the prediction.
 const ENOUGH_REQUESTS: usize = 10;
 
-/// The guide once more, served alike, with a promise.
+/// Returns a second deployment of the guide with the same serving parameters and an objective.
 fn fast(serving: &Value, tokens_per_second: f64) -> String {
     let mut serving = serving.clone();
     serving["name"] = "fast".into();
@@ -27,7 +27,6 @@ spec:
     )
 }
 
-/// As a person would write it.
 fn tenths(rate: f64) -> f64 {
     (rate * 10.0).round() / 10.0
 }
@@ -52,12 +51,12 @@ fn has_event(kubectl: &Kubectl, reason: &str) -> Result<(), String> {
 }
 
 #[test]
-fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
+fn second_model_is_rejected_for_bandwidth_although_memory_is_free() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
 
-    // Its replica carries the node's judgement with its working.
+    // The status of the replica has the result of the admission with its figures.
     let admission = replica(&kubectl, "guide").expect("a replica")["status"]["admission"].clone();
     assert_eq!(admission["speed"]["basis"], "Measured", "{admission:#}");
     let alone = admission["speed"]["tokensPerSecond"]["p10"]
@@ -66,14 +65,14 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
     let serving = kubectl.json("mdep guide").expect("the deployment")["spec"]["serving"].clone();
     assert!(alone > 0.0);
 
-    // A promise made afterwards is kept from then on, and restarts nothing.
+    // An objective that is added later applies without a restart.
     let worker = fleet.processes("worker");
-    let promise = format!(
+    let objective = format!(
         r#"patch mdep guide --type=merge -p {{"spec":{{"objectives":{{"decodeTokensPerSecond":{}}}}}}}"#,
         tenths(alone * 0.7)
     );
-    kubectl.run(&promise).ok();
-    eventually("the promise at the replica", || {
+    kubectl.run(&objective).ok();
+    eventually("the objective at the replica", || {
         let share = replica(&kubectl, "guide")?["status"]["admission"]["chipTimePercent"].clone();
         match share.as_f64() {
             Some(share) if (share - 70.0).abs() < 1.0 => Ok(()),
@@ -82,7 +81,7 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
     });
     assert_eq!(fleet.processes("worker"), worker);
 
-    // Another model with half of the chip's time: memory is there, bandwidth is not.
+    // Another model requires half of the chip's time: memory is free, bandwidth is not.
     assert!(kubectl.apply(&fast(&serving, tenths(alone * 0.5))).success);
     let message = kubectl.wait_for_reason("mdep fast", "Scheduled", "InsufficientBandwidth");
     assert!(
@@ -101,7 +100,7 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
         assert!(described.contains(word), "{word} is missing in\n{described}");
     }
 
-    // What is suggested works.
+    // The suggested value is admitted.
     let suggested = message
         .split("spec.objectives.decodeTokensPerSecond: ")
         .nth(1)
@@ -116,7 +115,7 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
         n => Err(format!("{n} workers")),
     });
 
-    // Whoever knows better may say so, and that is told.
+    // The annotation overrides admission, which the status reports.
     let overridden = fast(&serving, tenths(alone * 0.5)).replace(
         "{name: fast}",
         "{name: fast, annotations: {rooflet.dev/admission: warn}}",
@@ -125,8 +124,8 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
     fleet.wait_for_ready(&kubectl, "fast");
     kubectl.wait_for_reason("mdep fast", "Admitted", "AdmissionOverridden");
     eventually("the event", || has_event(&kubectl, "AdmissionOverridden"));
-    // The guide's promise is broken by that, and its status does not hide it.
-    eventually("the guide's broken promise", || {
+    // The override breaks the guide's objective, which the status of its replica reports.
+    eventually("the guide's overcommitted status", || {
         let status = replica(&kubectl, "guide")?["status"].to_string();
         if status.contains("Overcommitted") {
             Ok(())
@@ -137,11 +136,11 @@ fn a_second_model_is_refused_for_bandwidth_though_memory_is_free() {
 }
 
 #[test]
-fn a_disk_that_is_asked_for_is_promised() {
+fn requested_disk_is_reserved() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
-    let limit = eventually("what replicas may store on the node", || {
+    let limit = eventually("the allocatable disk of the node", || {
         let node = kubectl.json("mac node-1")?;
         let limit = node["status"]["allocatable"]["disk"].as_str().map(str::to_owned);
         limit.ok_or_else(|| node["status"].to_string())
@@ -178,37 +177,37 @@ spec:
     );
 }
 
-/// Tokens per second of one answer of this length, as its client sees it.
+/// Returns the tokens per second of an answer, as its client measures them.
 #[expect(clippy::disallowed_methods, reason = "a test measures real time")]
 fn tokens_per_second(http: &Http, model: &str) -> f64 {
     let prompt: Vec<u32> = (300..320).collect();
     let body = json!({"model": model, "prompt": prompt, "max_tokens": 200, "ignore_eos": true});
     let begin = Instant::now();
-    let answer = http.post("/v1/completions", &body).expect("an answer");
+    let answer = http.post("/v1/completions", &body).expect("a response");
     assert_eq!(answer.status, 200, "{}", answer.text);
     let tokens = answer.json()["usage"]["completion_tokens"].as_f64();
     tokens.expect("a number") / begin.elapsed().as_secs_f64()
 }
 
 #[test]
-fn who_was_promised_nothing_leaves_the_chip_to_who_was() {
+fn best_effort_replicas_yield_chip_time_to_objectives() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
     let admission = replica(&kubectl, "guide").expect("a replica")["status"]["admission"].clone();
     let alone = admission["speed"]["tokensPerSecond"]["p10"].as_f64();
     let serving = kubectl.json("mdep guide").expect("the deployment")["spec"]["serving"].clone();
-    let promise = tenths(alone.expect("a figure") * 0.8);
+    let objective = tenths(alone.expect("a figure") * 0.8);
     kubectl
         .run(&format!(
-            r#"patch mdep guide --type=merge -p {{"spec":{{"objectives":{{"decodeTokensPerSecond":{promise}}}}}}}"#
+            r#"patch mdep guide --type=merge -p {{"spec":{{"objectives":{{"decodeTokensPerSecond":{objective}}}}}}}"#
         ))
         .ok();
     let best_effort = fast(&serving, 1.0).replace("objectives: {decodeTokensPerSecond: 1}", "priority: 0");
     assert!(!best_effort.contains("objectives"), "{best_effort}");
     assert!(kubectl.apply(&best_effort).success);
     fleet.wait_for_ready(&kubectl, "fast");
-    eventually("the promise at the replica", || {
+    eventually("the objective at the replica", || {
         let share = replica(&kubectl, "guide")?["status"]["admission"]["chipTimePercent"].clone();
         match share.as_f64() {
             Some(share) if share > 70.0 => Ok(()),
@@ -216,12 +215,12 @@ fn who_was_promised_nothing_leaves_the_chip_to_who_was() {
         }
     });
 
-    // With nothing beside it, it has the chip.
+    // While the guide is idle, the best-effort replica uses the whole chip.
     let before = (0..3).map(|_| tokens_per_second(&fleet.gateway, "fast"));
     let before = before.fold(0.0, f64::max);
     let done = AtomicBool::new(false);
-    let (beside, promised) = std::thread::scope(|scope| {
-        let http = fleet.gateway.another();
+    let (beside, with_objective) = std::thread::scope(|scope| {
+        let http = fleet.gateway.duplicate();
         let done = &done;
         let busy = scope.spawn(move || {
             let mut rates = Vec::new();
@@ -230,17 +229,20 @@ fn who_was_promised_nothing_leaves_the_chip_to_who_was() {
             }
             rates
         });
-        // The first answer may have begun before the guide's.
+        // The first answer may start before the guide's.
         let rates = (0..3).map(|_| tokens_per_second(&fleet.gateway, "fast"));
         let beside = rates.skip(1).fold(0.0, f64::max);
         done.store(true, Ordering::Relaxed);
         (beside, busy.join().expect("answers"))
     });
-    let figures = format!("{before:.1} alone, {beside:.1} beside; promised {promise}, {promised:.1?}");
+    let figures = format!(
+        "best effort: {before:.1} alone, {beside:.1} beside the guide; guide: objective {objective}, \
+         measured {with_objective:.1?}"
+    );
     println!("tokens/s: {figures}");
-    // A fifth and a bit of the time is left.
+    // About a fifth of the chip's time is left.
     assert!(beside < before / 2.0, "{figures}");
-    eventually("all of the chip again", || {
+    eventually("the whole chip for the best-effort replica", || {
         let after = tokens_per_second(&fleet.gateway, "fast");
         if after > beside * 1.5 {
             Ok(())
@@ -251,15 +253,15 @@ fn who_was_promised_nothing_leaves_the_chip_to_who_was() {
 }
 
 #[test]
-fn measured_speed_is_held_against_the_predicted() {
+fn measured_speed_is_compared_with_the_prediction() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
     for _ in 0..ENOUGH_REQUESTS {
         fleet.gateway.chat("guide", "What is rooflet?");
     }
-    // Whether it was right is for docs/benchmarks.md: this machine is shared.
-    let said = eventually("a judgement on the prediction", || {
+    // The status of the condition is not checked, because this machine is shared.
+    let condition = eventually("the condition PredictionAccurate", || {
         let found = kubectl.json("mdep guide")?;
         let conditions = found["status"]["conditions"]
             .as_array()
@@ -272,8 +274,8 @@ fn measured_speed_is_held_against_the_predicted() {
             .filter(|one| one["status"] != "Unknown")
             .ok_or_else(|| found["status"].to_string())
     });
-    let message = said["message"].as_str().expect("a message");
-    // Decode, or first tokens where only they are not as predicted.
+    let message = condition["message"].as_str().expect("a message");
+    // The message is about decode, or about first tokens if only they deviate.
     let decode = message.contains(" tokens/s measured, ") && message.contains(" predicted (");
     let first_token =
         message.contains("first tokens measured after ") && message.contains("predicted after ");

@@ -1,4 +1,5 @@
-//! A canary that answers well and too slowly: its analysis takes it back, and no request fails. Real engine, real speeds.
+//! Canary analysis with the real engine: a canary that is too slow is aborted, and no request
+//! fails.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,10 +22,10 @@ spec:
     canary: {steps: [{setWeight: 50}, {analysis: {}}]}
 ";
 
-/// How many times the layers of the guide the slow model has.
+/// Ratio of the slow model's layers to those of the guide.
 const DEPTH: usize = 8;
 
-/// The guide with its layers over and over: it says nothing that makes sense, and takes long for it.
+/// Repeats the layers of a model. Its answers become meaningless and slow.
 fn deepen(model: &Path) {
     let file = model.join("model.safetensors");
     let bytes = std::fs::read(&file).expect("readable");
@@ -69,14 +70,15 @@ fn deepen(model: &Path) {
 }
 
 #[test]
-fn a_canary_that_is_too_slow_is_taken_back_by_its_analysis() {
+fn analysis_aborts_a_slow_canary() {
     let models = Scratch::new();
     copy_guide(&models.join("guide"));
     copy_guide(&models.join("slow"));
     deepen(&models.join("slow"));
-    // The chips differ, and the speeds of this machine are compared as they are: no prediction stands between them.
+    // The simulated chips differ. The analysis compares the measured speeds of this machine without
+    // predictions.
     let macs = [("air", "M4", "16Gi"), ("max", "M4 Max", "64Gi")];
-    let Some((cluster, _agents)) = Cluster::of_macs(&macs, models.path()) else {
+    let Some((cluster, _agents)) = Cluster::with_simulated_chips(&macs, models.path()) else {
         return;
     };
     let kubectl = &cluster.kubectl;
@@ -84,30 +86,31 @@ fn a_canary_that_is_too_slow_is_taken_back_by_its_analysis() {
     cluster.rollout_ok("status mdep/guide");
 
     let done = AtomicBool::new(false);
-    let asked = AtomicUsize::new(0);
+    let sent = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            let gateway = cluster.gateway.another();
-            let (done, asked) = (&done, &asked);
+            let gateway = cluster.gateway.duplicate();
+            let (done, sent) = (&done, &sent);
             scope.spawn(move || {
                 while !done.load(Ordering::SeqCst) {
-                    // Never the same: what is cached tells nothing of first tokens.
-                    let number = asked.fetch_add(1, Ordering::SeqCst);
+                    // All prompts differ, because cached prefixes would shorten the time to first
+                    // token.
+                    let number = sent.fetch_add(1, Ordering::SeqCst);
                     let body = json!({
                         "model": "guide",
                         "prompt": format!("{number} is a number. What is rooflet, and what is it for?"),
                         "max_tokens": 64,
                         "ignore_eos": true,
                     });
-                    let answer = gateway.post("/v1/completions", &body).expect("an answer");
+                    let answer = gateway.post("/v1/completions", &body).expect("a response");
                     assert_eq!(answer.status, 200, "{}", answer.text);
                 }
             });
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             kubectl.apply(&CANARY.replace("MODEL", "slow")).ok();
-            let (success, said) = cluster.rollout("status mdep/guide --timeout=170s");
-            assert!(!success && said.contains("back to revision 1"), "{said}");
+            let (success, printed) = cluster.rollout("status mdep/guide --timeout=170s");
+            assert!(!success && printed.contains("back to revision 1"), "{printed}");
             eventually("both replicas of the first revision", || {
                 let found = kubectl.json("mdep guide")?;
                 match found["status"]["ready"] == "2/2" {
@@ -115,9 +118,11 @@ fn a_canary_that_is_too_slow_is_taken_back_by_its_analysis() {
                     false => Err(found["status"].to_string()),
                 }
             });
-            let given_up = kubectl.json("mdep guide").expect("there")["status"]["rollout"]["aborted"].clone();
-            assert_eq!(given_up["reason"], "AnalysisFailed");
-            let why = given_up["message"].as_str().unwrap_or_default();
+            let aborted =
+                kubectl.json("mdep guide").expect("the deployment exists")["status"]["rollout"]["aborted"]
+                    .clone();
+            assert_eq!(aborted["reason"], "AnalysisFailed");
+            let why = aborted["message"].as_str().unwrap_or_default();
             assert!(
                 why.contains(" tokens/s, ") && why.contains(" with the stable revision"),
                 "{why}"

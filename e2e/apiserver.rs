@@ -1,4 +1,4 @@
-//! The API server alone, asked by real kubectl: user certificates, and more requests than it takes.
+//! API server without other roles: user certificates, and rejected requests under load.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,13 +14,13 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::harness::{Cluster, Kubectl, eventually};
 
-/// The API server alone; `None` where kubectl is not installed.
+/// Starts the API server without other roles. Returns `None` if kubectl is not installed.
 fn start(args: &[&str]) -> Option<Cluster> {
     Cluster::start(&[&["--roles=apiserver"], args].concat())
 }
 
 impl Cluster {
-    /// A connection to write to by hand.
+    /// Opens a TLS connection to the server.
     fn connect(&self) -> StreamOwned<ClientConnection, TcpStream> {
         let mut roots = RootCertStore::empty();
         let ca = CertificateDer::from_pem_file(self.scratch.join("data/ca.pem")).expect("a certificate");
@@ -32,10 +32,13 @@ impl Cluster {
             .with_no_client_auth();
         let name = ServerName::try_from("127.0.0.1").expect("a name");
         let tls = ClientConnection::new(Arc::new(config), name).expect("a configuration");
-        StreamOwned::new(tls, TcpStream::connect(&self.address).expect("it listens"))
+        StreamOwned::new(
+            tls,
+            TcpStream::connect(&self.address).expect("the server listens"),
+        )
     }
 
-    /// kubectl as somebody with a certificate signed by the authority in `authority`.
+    /// Returns kubectl with a client certificate that is signed by the authority in `authority`.
     fn kubectl_as(&self, user: &str, groups: &[&str], authority: &Path) -> Kubectl {
         let pem = std::fs::read_to_string(authority).expect("readable");
         let key = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
@@ -55,7 +58,7 @@ impl Cluster {
 
         let admin = std::fs::read_to_string(self.scratch.join("kubeconfig")).expect("readable");
         let own = self.scratch.write(&format!("{user}.kubeconfig"), &admin);
-        let kubectl = Kubectl::find(&own, self.scratch.path()).expect("found before");
+        let kubectl = Kubectl::find(&own, self.scratch.path()).expect("kubectl is installed");
         let (certificate, key) = (certificate.display(), key.display());
         let set = "config set-credentials";
         kubectl
@@ -75,7 +78,7 @@ fn config_map(name: &str) -> String {
 }
 
 #[test]
-fn a_certificate_names_its_user_and_groups() {
+fn certificate_authenticates_user_and_groups() {
     let Some(server) = start(&[]) else { return };
     let admin = &server.kubectl;
     let ours = server.scratch.join("data/client-ca.pem");
@@ -85,35 +88,42 @@ fn a_certificate_names_its_user_and_groups() {
     assert_eq!(root.run("get cm -o name").ok(), "configmap/a\n");
 
     let alice = server.kubectl_as("alice", &["team-a"], &ours);
-    let said = alice.run("get cm").refused();
+    let printed = alice.run("get cm").expect_failure();
     assert!(
-        said.contains(
+        printed.contains(
             r#"User "alice" cannot list resource "configmaps" in API group "" in the namespace "default""#
         ),
-        "{said}"
+        "{printed}"
     );
     assert!(alice.run("api-resources").ok().contains("modeldeployments"));
 
-    // What signs the server's certificate makes no users, and nothing that is bad is anonymous.
+    // The authority of serving certificates does not authenticate users. Invalid credentials are
+    // not treated as anonymous.
     let mallory = server.kubectl_as(
         "mallory",
         &["system:masters"],
         &server.scratch.join("data/ca.pem"),
     );
-    let said = mallory.run("get cm").refused();
-    assert!(said.contains("You must be logged in to the server"), "{said}");
+    let printed = mallory.run("get cm").expect_failure();
+    assert!(
+        printed.contains("You must be logged in to the server"),
+        "{printed}"
+    );
     assert_eq!(admin.run("get cm -o name").ok(), "configmap/a\n");
-    let said = admin.run("get cm --token=wrong").refused();
-    assert!(said.contains("You must be logged in to the server"), "{said}");
+    let printed = admin.run("get cm --token=wrong").expect_failure();
+    assert!(
+        printed.contains("You must be logged in to the server"),
+        "{printed}"
+    );
 }
 
 #[test]
-fn kubectl_comes_again_when_there_are_too_many_requests() {
+fn kubectl_retries_after_too_many_requests() {
     let Some(server) = start(&["--max-mutating-requests-inflight=1"]) else {
         return;
     };
     let kubectl = &server.kubectl;
-    let turned_away = || -> u64 {
+    let rejected_requests = || -> u64 {
         let metrics = kubectl.run("get --raw /metrics").ok();
         let line = metrics.lines().find_map(|line| {
             line.strip_prefix(
@@ -122,7 +132,7 @@ fn kubectl_comes_again_when_there_are_too_many_requests() {
         });
         line.map_or(0, |count| count.parse().expect("a count"))
     };
-    // A write of which half has come takes the only place.
+    // An incomplete write occupies the only permit.
     let slow = config_map("slow");
     let (first, second) = slow.split_at(10);
     let mut stream = server.connect();
@@ -138,11 +148,11 @@ fn kubectl_comes_again_when_there_are_too_many_requests() {
     stream.flush().expect("sent");
     let create = |name: &str| kubectl.run_with(&["create", "-f", "-"], &config_map(name));
     thread::scope(|scope| {
-        // kubectl may be quicker than the slow one; then the next kubectl is not.
-        let patient = eventually("a request that is turned away", || {
-            let kubectl = scope.spawn(|| create("patient"));
+        // kubectl may finish before the slow request arrives. It is then started again.
+        let retrying = eventually("a rejected request", || {
+            let kubectl = scope.spawn(|| create("retried"));
             while !kubectl.is_finished() {
-                if turned_away() > 0 {
+                if rejected_requests() > 0 {
                     return Ok(kubectl);
                 }
             }
@@ -150,16 +160,16 @@ fn kubectl_comes_again_when_there_are_too_many_requests() {
         });
         stream.write_all(second.as_bytes()).expect("sent");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        stream.read_to_string(&mut answer).expect("a response");
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
         assert_eq!(
-            patient.join().expect("it ends").ok(),
-            "configmap/patient created\n"
+            retrying.join().expect("no panic").ok(),
+            "configmap/retried created\n"
         );
     });
 }
 
-/// A request for a user's certificate, as YAML that kubectl takes.
+/// Returns a CertificateSigningRequest for a user's certificate, as YAML.
 fn certificate_request(name: &str) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -218,6 +228,6 @@ fn kubectl_approves_and_denies_certificates() {
     ] {
         assert!(described.contains(expect), "{expect} in\n{described}");
     }
-    let said = kubectl.run("certificate deny alice").refused();
-    assert!(said.contains("already Approved"), "{said}");
+    let printed = kubectl.run("certificate deny alice").expect_failure();
+    assert!(printed.contains("already Approved"), "{printed}");
 }

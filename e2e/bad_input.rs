@@ -1,4 +1,4 @@
-//! Bad input: one clear message that names the field or the file and the fix, and nothing changed.
+//! Invalid input: the error names the field or the file and the remedy, and nothing is changed.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::harness::{Cluster, Fleet, Options, Scratch, copy_guide, eventually, k
 const GOOD: &str = "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: bad}\nspec: {model: {source: 'local://guide'}}\n";
 
 #[test]
-fn kubectl_refuses_with_the_field_and_stores_nothing() {
+fn invalid_manifests_are_rejected_with_the_field_and_not_stored() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     let cases = [
@@ -85,16 +85,19 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
     ];
     let head = GOOD.split("spec:").next().expect("a head");
     for (spec, expect) in cases {
-        let told = kubectl.apply(&format!("{head}{spec}\n")).refused();
-        assert!(told.contains(expect), "{spec}\n{told}");
+        let reported = kubectl.apply(&format!("{head}{spec}\n")).expect_failure();
+        assert!(reported.contains(expect), "{spec}\n{reported}");
     }
-    let told = kubectl
+    let reported = kubectl
         .apply(&GOOD.replace("ModelDeployment", "ModelDeploymnt"))
-        .refused();
-    assert!(told.contains("no matches for kind \"ModelDeploymnt\""), "{told}");
+        .expect_failure();
+    assert!(
+        reported.contains("no matches for kind \"ModelDeploymnt\""),
+        "{reported}"
+    );
     assert_eq!(kubectl.run("get mdep -A -o name").ok(), "");
 
-    // A refused change leaves the stored object as it was.
+    // A rejected change leaves the stored object unchanged.
     kubectl.apply(GOOD).ok();
     let before = kubectl.json("mdep bad").expect("stored")["spec"].clone();
     kubectl
@@ -109,9 +112,9 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             ],
             "",
         )
-        .refused();
+        .expect_failure();
     assert_eq!(kubectl.json("mdep bad").expect("stored")["spec"], before);
-    // A bound replica cannot be moved by hand.
+    // Users cannot change the node of a bound replica.
     let replica = eventually("a bound replica", || {
         let found = kubectl.json("mrep")?;
         let replica = found["items"][0].clone();
@@ -122,7 +125,7 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
         }
     });
     let name = replica["metadata"]["name"].as_str().expect("a name");
-    let told = kubectl
+    let reported = kubectl
         .run_with(
             &[
                 "patch",
@@ -134,15 +137,15 @@ fn kubectl_refuses_with_the_field_and_stores_nothing() {
             ],
             "",
         )
-        .refused();
-    assert!(told.contains("nodeName is immutable once set"), "{told}");
+        .expect_failure();
+    assert!(reported.contains("nodeName is immutable once set"), "{reported}");
 }
 
 #[test]
-fn a_broken_model_directory_is_told_by_file() {
+fn condition_names_the_broken_file_of_a_model_directory() {
     let models = Scratch::new();
     copy_guide(&models.join("no-config"));
-    std::fs::remove_file(models.join("no-config/config.json")).expect("it was there");
+    std::fs::remove_file(models.join("no-config/config.json")).expect("the file exists");
     copy_guide(&models.join("bad-header"));
     let weights = models.join("bad-header/model.safetensors");
     let mut bytes = std::fs::read(&weights).expect("readable");
@@ -185,7 +188,7 @@ fn a_broken_model_directory_is_told_by_file() {
 }
 
 #[test]
-fn a_taken_port_and_a_second_up_are_told() {
+fn used_port_and_second_up_are_reported() {
     let fleet = Fleet::start();
     let scratch = Scratch::new();
     let up = |args: &[String]| {
@@ -193,7 +196,7 @@ fn a_taken_port_and_a_second_up_are_told() {
             .arg("up")
             .args(args)
             .output()
-            .expect("it starts");
+            .expect("the binary starts");
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -203,28 +206,28 @@ fn a_taken_port_and_a_second_up_are_told() {
 
     let data = format!("--data-dir={}", scratch.join("data").display());
     let taken = format!("--listen=127.0.0.1:{}", fleet.api_port);
-    let (code, told) = up(&[
+    let (code, reported) = up(&[
         data,
         taken,
         "--gateway-listen=127.0.0.1:0".into(),
         model_dir.clone(),
     ]);
     assert!(
-        code.is_some_and(|code| code != 0) && told.contains("the port is in use"),
-        "{code:?} {told}"
+        code.is_some_and(|code| code != 0) && reported.contains("the port is in use"),
+        "{code:?} {reported}"
     );
 
     let same = format!("--data-dir={}", fleet.scratch.join("data").display());
-    let (code, told) = up(&[
+    let (code, reported) = up(&[
         same,
         "--listen=127.0.0.1:0".into(),
         "--gateway-listen=127.0.0.1:0".into(),
         model_dir,
     ]);
-    assert_eq!(code, Some(69), "{told}");
-    assert!(told.contains("another `rooflet up` uses"), "{told}");
+    assert_eq!(code, Some(69), "{reported}");
+    assert!(reported.contains("another `rooflet up` uses"), "{reported}");
 
-    // The server's own lock, without `up` before it.
+    // The server locks its directory, even without `rooflet up`.
     let output = Command::new(rooflet())
         .args(["server", "--listen=127.0.0.1:0", "--gateway-listen=127.0.0.1:0"])
         .arg(format!(
@@ -236,14 +239,14 @@ fn a_taken_port_and_a_second_up_are_told() {
             scratch.join("kubeconfig").display()
         ))
         .output()
-        .expect("it starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(69), "{told}");
-    assert!(!scratch.join("kubeconfig").exists(), "nothing is half-written");
+        .expect("the binary starts");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{reported}");
+    assert!(!scratch.join("kubeconfig").exists(), "no file is written");
 }
 
 #[test]
-fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
+fn second_agent_of_a_node_is_rejected_and_the_first_may_restart() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
@@ -254,7 +257,7 @@ fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
             .json("lease fleetnode-node-1 -n kube-node-lease")?;
         Ok::<_, String>(lease["spec"].clone())
     };
-    eventually("its Lease", lease);
+    eventually("the node's Lease", lease);
     let second = || {
         let output = Command::new(rooflet())
             .args(["agent", "--node-name=node-1", "--no-probe"])
@@ -264,28 +267,32 @@ fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
             ))
             .arg(format!("--state-dir={}", cluster.scratch.join("other").display()))
             .output()
-            .expect("it starts");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), told)
+            .expect("the binary starts");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), reported)
     };
-    let directory = cluster.scratch.join("node-1").canonicalize().expect("there");
-    let whose = format!(
+    let directory = cluster
+        .scratch
+        .join("node-1")
+        .canonicalize()
+        .expect("the directory exists");
+    let owner = format!(
         "on this machine with the state directory `{}`",
         directory.display()
     );
-    let refuses = || {
-        let (code, told) = second();
-        assert_eq!(code, Some(69), "{told}");
+    let assert_rejected = || {
+        let (code, reported) = second();
+        assert_eq!(code, Some(69), "{reported}");
         assert!(
-            told.contains("FleetNode node-1 belongs to another agent") && told.contains(&whose),
-            "{told}"
+            reported.contains("FleetNode node-1 belongs to another agent") && reported.contains(&owner),
+            "{reported}"
         );
     };
-    refuses();
-    // The first one crashes, and goes on where it was, at once.
+    assert_rejected();
+    // After a crash, the first agent may restart immediately.
     kill_9(first.pid());
-    let before = lease().expect("it stays");
-    refuses();
+    let before = lease().expect("the Lease exists");
+    assert_rejected();
     let mut again = cluster.agent("node-1", &[]);
     eventually("the Lease renewed", || match lease()? {
         lease if lease["renewTime"] != before["renewTime"] => {
@@ -295,22 +302,25 @@ fn a_second_agent_of_one_node_is_refused_and_the_first_may_come_back() {
         lease => Err(lease.to_string()),
     });
     assert!(!again.has_ended(), "{}", again.log());
-    refuses();
-    // One that got the Lease in another way keeps it.
+    assert_rejected();
+    // Another holder of the Lease keeps it.
     cluster
         .kubectl
         .run("patch lease fleetnode-node-1 -n kube-node-lease --type=merge -p {\"spec\":{\"holderIdentity\":\"node-1/M2/x\"}}")
         .ok();
-    let told = "FleetNode node-1 belongs to another agent on another machine (machine id M2)";
-    eventually("it noticing", || match again.log() {
-        log if log.contains(told) => Ok(()),
+    let reported = "FleetNode node-1 belongs to another agent on another machine (machine id M2)";
+    eventually("the error in the agent's log", || match again.log() {
+        log if log.contains(reported) => Ok(()),
         log => Err(log),
     });
-    assert_eq!(lease().expect("there")["holderIdentity"], "node-1/M2/x");
+    assert_eq!(
+        lease().expect("the Lease exists")["holderIdentity"],
+        "node-1/M2/x"
+    );
 }
 
 #[test]
-fn a_wrong_command_line_exits_with_2() {
+fn invalid_command_line_exits_with_2() {
     for args in [
         &["serve"][..],
         &["up", "--listen=nowhere"],
@@ -318,11 +328,14 @@ fn a_wrong_command_line_exits_with_2() {
         &["agent", "--no-such-flag"],
         &["agent", "--manifest-dir=.", "--simulated-chip=M4"],
     ] {
-        let output = Command::new(rooflet()).args(args).output().expect("it starts");
+        let output = Command::new(rooflet())
+            .args(args)
+            .output()
+            .expect("the binary starts");
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(!output.stderr.is_empty());
     }
-    for (chip, memory, told) in [
+    for (chip, memory, expected) in [
         (
             "M9",
             "24Gi",
@@ -335,9 +348,9 @@ fn a_wrong_command_line_exits_with_2() {
             .arg(format!("--simulated-chip={chip}"))
             .arg(format!("--simulated-memory={memory}"))
             .output()
-            .expect("it starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(told), "{said}");
+            .expect("the binary starts");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(expected), "{printed}");
     }
 }

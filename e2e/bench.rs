@@ -1,11 +1,9 @@
-//! Benchmarks over the real binary; prints the tables of docs/benchmarks.md. No claim about a Mac: it measures this machine.
+//! Benchmarks of the binary. They print the tables of docs/benchmarks.md, measured on this machine.
 //!
-//! `cargo bench --bench e2e` runs all of them, `cargo bench --bench e2e -- overhead apiserver` those two.
-#![expect(clippy::print_stdout, reason = "the tables are what a benchmark is run for")]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a benchmark measures the real clock's time"
-)]
+//! `cargo bench --bench e2e` runs all benchmarks, `cargo bench --bench e2e -- overhead apiserver`
+//! only these two.
+#![expect(clippy::print_stdout, reason = "benchmarks print their tables")]
+#![expect(clippy::disallowed_methods, reason = "benchmarks measure with the real clock")]
 
 #[path = "bench/apiserver.rs"]
 mod apiserver;
@@ -13,11 +11,7 @@ mod apiserver;
 mod control;
 #[path = "bench/fit.rs"]
 mod fit;
-#[expect(
-    dead_code,
-    unused_imports,
-    reason = "the tests' harness, of which this is a part"
-)]
+#[expect(dead_code, unused_imports, reason = "the tests use the rest of the harness")]
 mod harness;
 #[path = "bench/lookup.rs"]
 mod lookup;
@@ -48,7 +42,7 @@ use std::time::Instant;
 
 use sysinfo::System;
 
-/// Everything there is, in order: what is disturbed most by others comes after what disturbs.
+/// All benchmarks in the order of execution.
 const BENCHMARKS: &[(&str, fn())] = &[
     ("up", up::run),
     ("resident", resident::run),
@@ -75,7 +69,7 @@ fn main() {
     let unknown = |name: &&String| !BENCHMARKS.iter().any(|(known, _)| known == name);
     if let Some(name) = chosen.iter().find(unknown) {
         let known: Vec<&str> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
-        panic!("there is no benchmark `{name}`; there are {}", known.join(", "));
+        panic!("unknown benchmark `{name}`: use one of {}", known.join(", "));
     }
     println!(
         "rooflet {}, {} {}, {} logical CPUs",

@@ -1,16 +1,14 @@
-//! Worker, agent and server killed with SIGKILL at random moments while clients write: everything heals, every
-//! acknowledged write is there, every watcher has seen it, and nothing is left running.
+//! Worker, agent and server are killed with SIGKILL at random times while clients write. The fleet
+//! recovers, no acknowledged write is lost, watchers observe all writes, and no process is left.
 //!
-//! What is killed, and when, follows a seed, which is printed. `cargo xtask chaos --seeds N` tries more of them than
-//! the two that every test run does; `ROOFLET_CHAOS_SEEDS=7` repeats one, as far as the machine's own timing lets it.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "what is tried in how much time is the real clock's"
-)]
-#![expect(clippy::print_stderr, reason = "what a test has to say of itself goes there")]
+//! A seed, which is printed, determines the processes and the times. A test run uses two seeds.
+//! `cargo xtask chaos --seeds N` uses more. `ROOFLET_CHAOS_SEEDS=7` repeats a seed, except for the
+//! timing of the machine.
+#![expect(clippy::disallowed_methods, reason = "times are measured by the real clock")]
+#![expect(clippy::print_stderr, reason = "messages of tests are printed there")]
 
 mod load;
-mod stage;
+mod test_fleet;
 mod under_load;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,18 +32,18 @@ use crate::harness::{Fleet, Kubectl, eventually, kill_9, processes_with};
 const SEEDS: &str = "ROOFLET_CHAOS_SEEDS";
 const WRITERS: usize = 4;
 const KILLS: usize = 8;
-/// A write whose answer takes longer has an unknown outcome.
-const ANSWER: Duration = Duration::from_secs(5);
+/// Time after which the outcome of a write is unknown.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[test]
-fn everything_heals_and_no_acknowledged_write_is_lost() {
+fn fleet_recovers_and_keeps_acknowledged_writes() {
     for seed in seeds() {
-        eprintln!("seed {seed}; again: {SEEDS}={seed} cargo test --test e2e chaos");
-        one_seed(seed);
+        eprintln!("seed {seed}; to repeat: {SEEDS}={seed} cargo test --test e2e chaos");
+        run_seed(seed);
     }
 }
 
-/// `7`, `1,5` or `1..20` (without the end).
+/// Parses `7`, `1,5` or `1..20` (exclusive end).
 fn seeds() -> Vec<u64> {
     let text = std::env::var(SEEDS).unwrap_or_else(|_| "1,2".to_owned());
     let number = |text: &str| -> u64 {
@@ -58,7 +56,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-fn one_seed(seed: u64) {
+fn run_seed(seed: u64) {
     let mut fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     let deployment = "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: guide}\n\
@@ -83,30 +81,27 @@ fn one_seed(seed: u64) {
         let histories = runtime.block_on(async {
             let api: Api<ConfigMap> = Api::namespaced(client(&kubeconfig).await, "default");
             let writers = (0..WRITERS).map(|writer| write(&api, writer, &is_over));
-            let (histories, seen) = futures::join!(join_all(writers), look_on(&api, &is_over));
+            let (histories, seen) = futures::join!(join_all(writers), watch(&api, &is_over));
             check_watcher(&api, seen).await;
             histories
         });
-        killer
-            .join()
-            .expect("caught")
-            .expect("the killer found what to kill");
+        killer.join().expect("the panic is caught").expect("no panic");
         histories
     });
 
-    heals(&fleet, &kubectl);
+    wait_for_recovery(&fleet, &kubectl);
     let stored: BTreeMap<String, ConfigMap> = runtime
         .block_on(async {
             let api: Api<ConfigMap> = Api::namespaced(client(&kubeconfig).await, "default");
             api.list(&ListParams::default()).await
         })
-        .expect("it heals")
+        .expect("the server has recovered")
         .into_iter()
         .map(|object| (object.name_any(), object))
         .collect();
     let acknowledged: u64 = histories.iter().map(|history| history.acknowledged).sum();
     eprintln!("seed {seed}: {acknowledged} acknowledged writes");
-    assert!(acknowledged > 50, "the writers hardly wrote");
+    assert!(acknowledged > 50, "too few acknowledged writes");
     for (writer, history) in histories.iter().enumerate() {
         history.check(writer, &stored);
     }
@@ -153,8 +148,8 @@ fn kill_at_random(fleet: &Fleet, seed: u64) {
     }
 }
 
-/// All is as it was asked for.
-fn heals(fleet: &Fleet, kubectl: &Kubectl) {
+/// Waits until the fleet is in the desired state.
+fn wait_for_recovery(fleet: &Fleet, kubectl: &Kubectl) {
     eventually("the server", || {
         let found = kubectl.run("get ns --request-timeout=5s");
         if found.success { Ok(()) } else { Err(found.stderr) }
@@ -188,24 +183,25 @@ async fn client(kubeconfig: &std::path::Path) -> Client {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
-        .expect("a sound kubeconfig");
+        .expect("a valid kubeconfig");
     Client::try_from(config).expect("a client")
 }
 
-/// What one writer was told.
+/// Acknowledged writes of a writer.
 #[derive(Default)]
 struct History {
     acknowledged: u64,
     created: BTreeSet<String>,
     deleted: BTreeSet<String>,
-    /// Objects whose deletion was asked for and not answered.
-    doubtful: BTreeSet<String>,
-    /// The counter's last acknowledged value, and the last one that was asked for.
+    /// Objects whose deletion was requested and not acknowledged.
+    unconfirmed: BTreeSet<String>,
+    /// Last acknowledged value of the counter.
     counted: u64,
-    asked: u64,
+    /// Last requested value of the counter.
+    requested: u64,
 }
 
-/// Creates, counts and deletes until it is over. A write that fails or is not answered is tried again, as clients do.
+/// Creates, increments and deletes objects until the end. Failed writes are repeated.
 async fn write(api: &Api<ConfigMap>, writer: usize, is_over: &AtomicBool) -> History {
     let mut history = History::default();
     let counter = format!("counter-{writer}");
@@ -216,17 +212,22 @@ async fn write(api: &Api<ConfigMap>, writer: usize, is_over: &AtomicBool) -> His
         let name = format!("written-{writer}-{n}");
         let object = |name: &str| -> ConfigMap {
             serde_json::from_value(json!({"metadata": {"name": name}, "data": {"n": n.to_string()}}))
-                .expect("sound")
+                .expect("a valid object")
         };
-        match tokio::time::timeout(ANSWER, api.create(&PostParams::default(), &object(&name))).await {
+        match tokio::time::timeout(
+            RESPONSE_TIMEOUT,
+            api.create(&PostParams::default(), &object(&name)),
+        )
+        .await
+        {
             Ok(Ok(_)) => {
                 history.acknowledged += 1;
                 history.created.insert(name.clone());
             }
-            // No connection: not worth a busy loop.
+            // Without a connection, the pause prevents a busy loop.
             Ok(Err(_)) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
-        history.asked = n;
+        history.requested = n;
         let count = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"n": n.to_string()}});
         let counted = async {
             match api
@@ -239,18 +240,18 @@ async fn write(api: &Api<ConfigMap>, writer: usize, is_over: &AtomicBool) -> His
                 other => other,
             }
         };
-        if let Ok(Ok(_)) = tokio::time::timeout(ANSWER, counted).await {
+        if let Ok(Ok(_)) = tokio::time::timeout(RESPONSE_TIMEOUT, counted).await {
             history.acknowledged += 1;
             history.counted = n;
         }
         if n % 3 == 0 && history.created.contains(&name) {
-            match tokio::time::timeout(ANSWER, api.delete(&name, &DeleteParams::default())).await {
+            match tokio::time::timeout(RESPONSE_TIMEOUT, api.delete(&name, &DeleteParams::default())).await {
                 Ok(Ok(_)) => {
                     history.acknowledged += 1;
                     history.deleted.insert(name);
                 }
                 Ok(Err(_)) | Err(_) => {
-                    history.doubtful.insert(name);
+                    history.unconfirmed.insert(name);
                 }
             }
         }
@@ -264,29 +265,29 @@ impl History {
         let kept = self
             .created
             .difference(&self.deleted)
-            .filter(|name| !self.doubtful.contains(*name));
+            .filter(|name| !self.unconfirmed.contains(*name));
         let lost: Vec<_> = kept.filter(|name| !is_stored(name)).collect();
         assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
         let back: Vec<_> = self.deleted.iter().filter(is_stored).collect();
-        assert!(back.is_empty(), "deleted and back: {back:?}");
+        assert!(back.is_empty(), "deleted and stored: {back:?}");
         let counter = stored.get(&format!("counter-{writer}"));
         let value: u64 = counter
             .and_then(|counter| counter.data.as_ref()?.get("n")?.parse().ok())
             .expect("the counter was created");
         assert!(
-            (self.counted..=self.asked).contains(&value),
-            "counted to {}, asked for {}, stored {value}",
+            (self.counted..=self.requested).contains(&value),
+            "acknowledged {}, requested {}, stored {value}",
             self.counted,
-            self.asked
+            self.requested
         );
     }
 }
 
-/// Names and versions of all ConfigMaps.
+/// Version of each ConfigMap by name.
 type Versions = BTreeMap<String, String>;
 
-/// Follows all changes, as a controller does, until it is over.
-async fn look_on<'a>(
+/// Watches all changes, as a controller does, until the end.
+async fn watch<'a>(
     api: &'a Api<ConfigMap>,
     is_over: &AtomicBool,
 ) -> (
@@ -299,13 +300,13 @@ async fn look_on<'a>(
     let mut seen = Versions::new();
     while !is_over.load(Ordering::SeqCst) {
         if let Ok(event) = tokio::time::timeout(Duration::from_millis(100), events.next()).await {
-            note(&mut seen, event.expect("a watcher never ends"));
+            apply_event(&mut seen, event.expect("a watcher never ends"));
         }
     }
     (seen, events)
 }
 
-fn note(seen: &mut Versions, event: watcher::Result<watcher::Event<ConfigMap>>) {
+fn apply_event(seen: &mut Versions, event: watcher::Result<watcher::Event<ConfigMap>>) {
     match event {
         Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
             seen.insert(object.name_any(), object.resource_version().unwrap_or_default());
@@ -314,12 +315,12 @@ fn note(seen: &mut Versions, event: watcher::Result<watcher::Event<ConfigMap>>) 
             seen.remove(&object.name_any());
         }
         Ok(watcher::Event::Init) => seen.clear(),
-        // The server is away; the watcher comes again.
+        // The server is down; the watcher reconnects.
         Ok(watcher::Event::InitDone) | Err(_) => {}
     }
 }
 
-/// What the watcher has seen becomes what is stored.
+/// Waits until the watched objects equal the stored ones.
 async fn check_watcher<S>(api: &Api<ConfigMap>, (mut seen, mut events): (Versions, S))
 where
     S: futures::Stream<Item = watcher::Result<watcher::Event<ConfigMap>>> + Unpin,
@@ -335,13 +336,13 @@ where
             return;
         }
         assert!(
-            begin.elapsed() < crate::harness::PATIENCE,
-            "the watcher has another picture\nseen: {seen:?}\nstored: {stored:?}"
+            begin.elapsed() < crate::harness::TIMEOUT,
+            "the watched objects differ from the stored ones\nwatched: {seen:?}\nstored: {stored:?}"
         );
         let quiet = tokio::time::sleep(Duration::from_millis(200));
         let follow = async {
             while let Ok(Some(event)) = events.try_next().await.map(|event| event.map(Ok)) {
-                note(&mut seen, event);
+                apply_event(&mut seen, event);
             }
         };
         tokio::select! { () = quiet => {}, () = follow => {} }

@@ -1,5 +1,5 @@
-//! Real clients at work, of the OpenAI API and of the hub of models: the scripts beside this file, with the packages pinned
-//! there.
+//! Clients of the OpenAI API, of the Anthropic API and of the model hub: the scripts in clients/,
+//! with pinned packages.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ fn python_clients_work() {
         command
             .arg(repository("e2e/clients").join(script))
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            // litellm would ask the network for prices.
+            // Without this, litellm downloads prices.
             .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
-        passes(script, command, &fleet);
+        run_against(script, command, &fleet);
     }
     llm_works(&python, &fleet);
 }
 
-/// The command line program `llm`, set up as its documentation says.
+/// Tests the program `llm`, configured according to its documentation.
 fn llm_works(python: &Path, fleet: &Fleet) {
     let home = Scratch::new();
     home.write(
@@ -56,7 +56,7 @@ fn llm_works(python: &Path, fleet: &Fleet) {
             ])
             .args(more)
             .env("LLM_USER_PATH", home.path());
-        passes("llm", command, fleet)
+        run_against("llm", command, fleet)
     };
     let whole = ask(&["--no-stream"]);
     assert!(!whole.trim().is_empty());
@@ -69,17 +69,17 @@ fn node_clients_work() {
     let Some((fleet, _kubectl)) = Fleet::with_guide() else {
         return;
     };
-    // Node looks for packages beside the script.
+    // Node searches packages in the directory of the script.
     let script = modules.join("openai_node.mjs");
     std::fs::copy(repository("e2e/clients/openai_node.mjs"), &script).expect("writable");
     let mut command = Command::new("node");
     command.arg(script);
-    passes("openai_node.mjs", command, &fleet);
+    run_against("openai_node.mjs", command, &fleet);
 }
 
-/// The other way round: what stands in for the hub of models in our tests is one to its real client.
+/// Tests the hub of the test harness with the real client.
 #[test]
-fn our_hub_is_one_to_its_client() {
+fn test_hub_is_compatible_with_huggingface_hub() {
     let Some(python) = python() else { return };
     let (hub, home) = (Hub::start(), Scratch::new());
     let directory = repository("examples/models/guide");
@@ -97,7 +97,7 @@ fn our_hub_is_one_to_its_client() {
         .env("HF_HOME", home.path())
         .env("MODEL_DIRECTORY", &directory)
         .env("MODEL_COMMIT", &commits[0]);
-    succeeds("huggingface_client.py", &mut command);
+    assert_success("huggingface_client.py", &mut command);
     let weights = hub.downloads();
     let weights: Vec<_> = weights
         .iter()
@@ -109,13 +109,13 @@ fn our_hub_is_one_to_its_client() {
     assert_eq!(begins.take(3).collect::<Vec<_>>(), [None, Some(1_000_000), None]);
 }
 
-fn passes(name: &str, mut command: Command, fleet: &Fleet) -> String {
+fn run_against(name: &str, mut command: Command, fleet: &Fleet) -> String {
     let gateway = format!("http://127.0.0.1:{}", fleet.gateway_port);
-    succeeds(name, command.env("ROOFLET_GATEWAY", gateway))
+    assert_success(name, command.env("ROOFLET_GATEWAY", gateway))
 }
 
-fn succeeds(name: &str, command: &mut Command) -> String {
-    let output = command.output().expect("it starts");
+fn assert_success(name: &str, command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success(),
@@ -125,7 +125,7 @@ fn succeeds(name: &str, command: &mut Command) -> String {
     text
 }
 
-/// A Python with the pinned clients, installed when it is first needed.
+/// Returns a Python with the pinned clients, which are installed on the first call.
 fn python() -> Option<PathBuf> {
     let requirements = repository("e2e/clients/requirements.txt");
     let home = prepared("python", &[&requirements], |home| {
@@ -144,7 +144,7 @@ fn python() -> Option<PathBuf> {
     Some(home.join("bin/python"))
 }
 
-/// A directory with the pinned packages of Node.
+/// Returns a directory with the pinned packages of Node.
 fn node_modules() -> Option<PathBuf> {
     let [package, lock] =
         ["package.json", "package-lock.json"].map(|file| repository("e2e/clients").join(file));
@@ -160,8 +160,8 @@ fn node_modules() -> Option<PathBuf> {
     })
 }
 
-/// Returns a directory made from the content of `files`, kept among the build's files. If that fails,
-/// prints a line and returns `None`. Tests that need the same directory at the same time make it once.
+/// Returns a directory that `make` creates from `files`, in the target directory. Concurrent tests
+/// create it once. If that fails, prints a line and returns `None`.
 fn prepared(tool: &str, files: &[&Path], make: impl FnOnce(&Path) -> bool) -> Option<PathBuf> {
     static MAKING: Mutex<()> = Mutex::new(());
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,7 +173,7 @@ fn prepared(tool: &str, files: &[&Path], make: impl FnOnce(&Path) -> bool) -> Op
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("clients-{tool}-{:016x}", hasher.finish()));
     let ready = home.join("ready");
     if !ready.exists() {
-        // What an interrupted run left.
+        // An interrupted run may have left an incomplete directory.
         drop(std::fs::remove_dir_all(&home));
         if !make(&home) {
             not_run(&format!("{tool} and its package registry"));

@@ -1,9 +1,6 @@
-//! What a ModelDeployment may ask for beside a rolling update, and every verb of `rooflet rollout`: the control plane,
-//! simulated Macs in two racks with real agents, real kubectl. Nothing here depends on what tokens say.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a maintenance window is closed or open by the real clock"
-)]
+//! Features of ModelDeployments and all verbs of `rooflet rollout`, with simulated Macs in two
+//! racks, real agents and kubectl.
+#![expect(clippy::disallowed_methods, reason = "maintenance windows use the real clock")]
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Cluster, eventually};
 
-/// One replica of `large` takes nearly all that models may use of a Mac.
+/// A replica of `large` reserves nearly all allocatable memory of a Mac.
 const FLEET: &str = "
 fleet:
   macs:
@@ -27,7 +24,7 @@ models:
 
 const NODES: [&str; 4] = ["left-1", "left-2", "right-1", "right-2"];
 
-/// A deployment of a model, with the rest of its spec as in a flow mapping.
+/// Returns a deployment of a model. `rest` has the other fields of the spec in flow style.
 fn deployment(name: &str, model: &str, rest: &str) -> String {
     format!(
         "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {{name: {name}}}\n\
@@ -35,7 +32,7 @@ fn deployment(name: &str, model: &str, rest: &str) -> String {
     )
 }
 
-/// The replicas of a deployment, those that are ending included.
+/// Returns the replicas of a deployment, including those that are being deleted.
 fn replicas(cluster: &Cluster, deployment: &str) -> Result<Vec<Value>, String> {
     let listed = cluster
         .kubectl
@@ -43,7 +40,7 @@ fn replicas(cluster: &Cluster, deployment: &str) -> Result<Vec<Value>, String> {
     Ok(listed["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The nodes of those that are ready, in order.
+/// Returns the nodes of the ready replicas, sorted.
 fn ready_on(cluster: &Cluster, deployment: &str) -> Result<Vec<String>, String> {
     let all = replicas(cluster, deployment)?;
     let ready = all.iter().filter(|replica| replica["status"]["phase"] == "Ready");
@@ -72,9 +69,9 @@ fn wait_for_ready(cluster: &Cluster, deployment: &str, count: usize) -> Vec<Stri
     })
 }
 
-/// The message with which one replica of the deployment has no node.
+/// Waits until the deployment has an unscheduled replica whose message contains `words`.
 #[track_caller]
-fn wait_for_homeless(cluster: &Cluster, deployment: &str, words: &str) {
+fn wait_for_unscheduled(cluster: &Cluster, deployment: &str, words: &str) {
     eventually(&format!("a replica of {deployment}: {words}"), || {
         let found = cluster
             .kubectl
@@ -96,7 +93,7 @@ fn delete(cluster: &Cluster, deployment: &str) {
 }
 
 #[test]
-fn what_a_deployment_asks_for_is_done() {
+fn deployment_features_work_on_a_simulated_fleet() {
     let Some(cluster) = Cluster::simulated(FLEET, &["--reserve-node-failures=1"]) else {
         return;
     };
@@ -106,31 +103,31 @@ fn what_a_deployment_asks_for_is_done() {
             .kubectl
             .wait_for_condition(&format!("mac {node}"), "Ready", "True");
     }
-    room_is_kept_for_a_node_that_fails(&cluster);
+    capacity_is_reserved_for_a_node_failure(&cluster);
     replicas_are_spread_over_racks(&cluster);
     std::thread::scope(|scope| {
-        scope.spawn(|| replicas_follow_requests(&cluster));
-        recreate_never_has_two_revisions(&cluster);
-        a_closed_window_holds_a_rollout_until_it_opens(&cluster);
-        every_verb_does_what_it_says(&cluster);
+        scope.spawn(|| autoscaler_follows_requests(&cluster));
+        recreate_never_runs_two_revisions(&cluster);
+        closed_window_pauses_a_rollout_until_it_opens(&cluster);
+        rollout_verbs_work(&cluster);
     });
-    what_an_orphaning_delete_left_is_taken_over(&cluster);
+    orphans_are_adopted(&cluster);
 }
 
-fn room_is_kept_for_a_node_that_fails(cluster: &Cluster) {
+fn capacity_is_reserved_for_a_node_failure(cluster: &Cluster) {
     let kubectl = &cluster.kubectl;
     let rest = "replicas: 3, serving: {contextTokens: 8192, maxConcurrency: 4}";
     kubectl.apply(&deployment("large", "large", rest)).ok();
     let taken = wait_for_ready(cluster, "large", 3);
     kubectl.run("scale mdep/large --replicas=4").ok();
-    wait_for_homeless(
+    wait_for_unscheduled(
         cluster,
         "large",
         "1 kept free for the failure of 1 nodes (--reserve-node-failures)",
     );
     kubectl.run("scale mdep/large --replicas=3").ok();
 
-    // What is drained gets that room.
+    // A drain may use the reserved capacity.
     let (drained, free) = (
         &taken[0],
         NODES
@@ -165,12 +162,12 @@ fn replicas_are_spread_over_racks(cluster: &Cluster) {
     delete(cluster, "spread");
 
     apply("nowhere", "{topologyKey: shelf}");
-    wait_for_homeless(cluster, "nowhere", "0/4 nodes are available: 4 ");
-    wait_for_homeless(cluster, "nowhere", "shelf");
+    wait_for_unscheduled(cluster, "nowhere", "0/4 nodes are available: 4 ");
+    wait_for_unscheduled(cluster, "nowhere", "shelf");
     delete(cluster, "nowhere");
 }
 
-fn recreate_never_has_two_revisions(cluster: &Cluster) {
+fn recreate_never_runs_two_revisions(cluster: &Cluster) {
     let rest = "replicas: 2, serving: {contextTokens: 1024}, strategy: {type: Recreate}";
     let before = deployment("anew", "small", rest);
     cluster.kubectl.apply(&before).ok();
@@ -193,7 +190,7 @@ fn recreate_never_has_two_revisions(cluster: &Cluster) {
     delete(cluster, "anew");
 }
 
-/// A window of every day that begins so many hours from now, in UTC.
+/// Returns a patch with a daily maintenance window that starts in `hours_ahead` hours, in UTC.
 fn window(hours_ahead: u64, duration: &str) -> Value {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -202,7 +199,7 @@ fn window(hours_ahead: u64, duration: &str) -> Value {
     json!({"spec": {"strategy": {"maintenanceWindows": [{"start": format!("{hour:02}:00"), "duration": duration}]}}})
 }
 
-fn a_closed_window_holds_a_rollout_until_it_opens(cluster: &Cluster) {
+fn closed_window_pauses_a_rollout_until_it_opens(cluster: &Cluster) {
     let kubectl = &cluster.kubectl;
     let patch = |patch: &Value| {
         let text = patch.to_string();
@@ -223,17 +220,17 @@ fn a_closed_window_holds_a_rollout_until_it_opens(cluster: &Cluster) {
             false => Err(held.to_string()),
         }
     });
-    let (_, said) = cluster.rollout("status night --watch=false");
+    let (_, printed) = cluster.rollout("status night --watch=false");
     assert!(
-        said.contains(held["message"].as_str().unwrap_or("?")),
-        "{said} {held}"
+        printed.contains(held["message"].as_str().unwrap_or("?")),
+        "{printed} {held}"
     );
     let replica = &replicas(cluster, "night").expect("listed")[0];
     assert_eq!(replica["spec"]["serving"]["contextTokens"], 1024);
 
     patch(&window(23, "3h"));
-    let said = cluster.rollout_ok("status night --timeout=60s");
-    assert!(said.ends_with("successfully rolled out\n"), "{said}");
+    let printed = cluster.rollout_ok("status night --timeout=60s");
+    assert!(printed.ends_with("successfully rolled out\n"), "{printed}");
     let replica = &replicas(cluster, "night").expect("listed")[0];
     assert_eq!(replica["spec"]["serving"]["contextTokens"], 2048);
     delete(cluster, "night");
@@ -242,7 +239,7 @@ fn a_closed_window_holds_a_rollout_until_it_opens(cluster: &Cluster) {
 const CANARY: &str = "replicas: 2, serving: {contextTokens: 1024}, \
     strategy: {type: Canary, canary: {steps: [{setWeight: 50}, {pause: {}}]}}";
 
-fn every_verb_does_what_it_says(cluster: &Cluster) {
+fn rollout_verbs_work(cluster: &Cluster) {
     let first = deployment("verbs", "small", CANARY);
     let apply = |context: u32| {
         cluster
@@ -282,28 +279,28 @@ fn every_verb_does_what_it_says(cluster: &Cluster) {
     at_pause("a change");
     cluster.rollout_ok("promote mdep/verbs --full");
     serves(2048);
-    let said = cluster.rollout_ok("history verbs --revision=2");
+    let printed = cluster.rollout_ok("history verbs --revision=2");
     assert!(
-        said.contains("with revision #2") && said.contains("contextTokens: 2048"),
-        "{said}"
+        printed.contains("with revision #2") && printed.contains("contextTokens: 2048"),
+        "{printed}"
     );
 
-    let said = cluster.rollout_ok("undo verbs --to-revision=1");
-    assert!(said.ends_with("rolled back\n"), "{said}");
+    let printed = cluster.rollout_ok("undo verbs --to-revision=1");
+    assert!(printed.ends_with("rolled back\n"), "{printed}");
     at_pause("an undo");
     cluster.rollout_ok("promote mdep/verbs");
     serves(1024);
-    let (success, said) = cluster.rollout("status verbs --watch=false --revision=1");
-    let told = "desired revision (1) is different from the running revision (3)";
-    assert!(!success && said.contains(told), "{said}");
+    let (success, printed) = cluster.rollout("status verbs --watch=false --revision=1");
+    let expected = "desired revision (1) is different from the running revision (3)";
+    assert!(!success && printed.contains(expected), "{printed}");
 
     apply(512);
     at_pause("another change");
     cluster.rollout_ok("abort mdep/verbs");
-    let (success, said) = cluster.rollout("status verbs --timeout=60s");
-    assert!(!success && said.contains("back to revision 3"), "{said}");
-    let (success, said) = cluster.rollout("promote verbs");
-    assert!(!success && said.contains("was rolled back"), "{said}");
+    let (success, printed) = cluster.rollout("status verbs --timeout=60s");
+    assert!(!success && printed.contains("back to revision 3"), "{printed}");
+    let (success, printed) = cluster.rollout("promote verbs");
+    assert!(!success && printed.contains("was rolled back"), "{printed}");
     cluster.rollout_ok("undo verbs");
     serves(1024);
 
@@ -312,27 +309,30 @@ fn every_verb_does_what_it_says(cluster: &Cluster) {
     cluster
         .kubectl
         .wait_for_condition("mdep verbs", "Progressing", "Unknown");
-    let (_, said) = cluster.rollout("status verbs --timeout=1s");
-    assert!(said.contains("timed out waiting for the condition"), "{said}");
+    let (_, printed) = cluster.rollout("status verbs --timeout=1s");
+    assert!(
+        printed.contains("timed out waiting for the condition"),
+        "{printed}"
+    );
     cluster.rollout_ok("resume mdep/verbs");
     at_pause("a resume");
     cluster.rollout_ok("promote mdep/verbs --full");
     serves(2048);
 
     let before = uids();
-    let said = cluster.rollout_ok("restart mdep/verbs");
-    assert!(said.ends_with("restarted\n"), "{said}");
+    let printed = cluster.rollout_ok("restart mdep/verbs");
+    assert!(printed.ends_with("restarted\n"), "{printed}");
     at_pause("a restart");
     cluster.rollout_ok("promote mdep/verbs --full");
     serves(2048);
-    eventually("no replica of before", || match uids().is_disjoint(&before) {
+    eventually("no old replica", || match uids().is_disjoint(&before) {
         true => Ok(()),
-        false => Err("some are left".to_owned()),
+        false => Err("old replicas are left".to_owned()),
     });
     delete(cluster, "verbs");
 }
 
-fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
+fn orphans_are_adopted(cluster: &Cluster) {
     let kubectl = &cluster.kubectl;
     let apply = |context: u32| {
         let rest = format!("serving: {{contextTokens: {context}}}");
@@ -354,7 +354,7 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
     wait_for_ready(cluster, "orphan", 1);
     let before = uids().expect("listed");
 
-    // The same again: what serves goes on.
+    // A deployment with the same template adopts the running replica.
     orphan();
     apply(1024);
     kubectl.wait_for_condition("mdep orphan", "Ready", "True");
@@ -367,7 +367,7 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
         "{events}"
     );
 
-    // Another template: it is rolled out, and the orphan does not stay beside it.
+    // A deployment with another template is rolled out and replaces the orphan.
     orphan();
     apply(512);
     kubectl.wait_for_condition("mdep orphan", "Ready", "True");
@@ -387,19 +387,19 @@ fn what_an_orphaning_delete_left_is_taken_over(cluster: &Cluster) {
     });
     let newer = deployment("orphans-namesake", "small", "serving: {name: orphan}");
     kubectl.apply(&newer).ok();
-    let told = kubectl.wait_for_condition("mdep orphans-namesake", "NameShared", "True");
-    assert_eq!(told["reason"], "ServedNameShared", "{told}");
+    let reported = kubectl.wait_for_condition("mdep orphans-namesake", "NameShared", "True");
+    assert_eq!(reported["reason"], "ServedNameShared", "{reported}");
     delete(cluster, "orphans-namesake");
     let history = cluster.rollout_ok("history mdep/orphan");
     assert_eq!(
         history.lines().count(),
         4,
-        "title, heads and two revisions: {history}"
+        "title, header and two revisions: {history}"
     );
     delete(cluster, "orphan");
 }
 
-fn replicas_follow_requests(cluster: &Cluster) {
+fn autoscaler_follows_requests(cluster: &Cluster) {
     let kubectl = &cluster.kubectl;
     let behavior = "behavior: {scaleDown: {stabilizationWindowSeconds: 5}}";
     let metric = "metric: {type: Concurrency, target: 1}";
@@ -413,10 +413,10 @@ fn replicas_follow_requests(cluster: &Cluster) {
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..2)
             .map(|_| {
-                let (gateway, stop, body) = (cluster.gateway.another(), &stop, &body);
+                let (gateway, stop, body) = (cluster.gateway.duplicate(), &stop, &body);
                 scope.spawn(move || {
                     while !stop.load(Ordering::SeqCst) {
-                        let answer = gateway.post("/v1/completions", body).expect("an answer");
+                        let answer = gateway.post("/v1/completions", body).expect("a response");
                         assert_eq!(answer.status, 200, "{}", answer.text);
                     }
                 })
@@ -429,7 +429,7 @@ fn replicas_follow_requests(cluster: &Cluster) {
         for client in clients {
             client.join().expect("every request was answered");
         }
-        outcome.expect("a second replica came");
+        outcome.expect("a second replica is ready");
     });
     wait_for_ready(cluster, "scaled", 1);
     let events = kubectl

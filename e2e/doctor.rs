@@ -11,7 +11,7 @@ fn doctor(args: &[&str]) -> Output {
         .arg("doctor")
         .args(args)
         .output()
-        .expect("it starts")
+        .expect("the binary starts")
 }
 
 fn statuses(report: &Value) -> Vec<(String, String)> {
@@ -25,7 +25,7 @@ fn statuses(report: &Value) -> Vec<(String, String)> {
 
 /// The report goes into public issues.
 #[test]
-fn report_of_this_machine_names_nobody() {
+fn report_contains_no_names_or_paths() {
     let directory = tempfile::tempdir().expect("a directory");
     let saved = directory.path().join("report.json");
     let saved = saved.to_str().expect("UTF-8");
@@ -40,7 +40,7 @@ fn report_of_this_machine_names_nobody() {
         "/nonexistent/agent",
     ]);
     let table = String::from_utf8_lossy(&output.stdout);
-    // A directory that root alone may write to fails the check of an ordinary user.
+    // For an ordinary user, the check of a directory that only root may write to fails.
     assert!(matches!(output.status.code(), Some(0 | 1)), "{table}");
     let text = std::fs::read_to_string(saved).expect("written");
     let report: Value = serde_json::from_str(&text).expect("JSON");
@@ -75,7 +75,7 @@ fn report_of_this_machine_names_nobody() {
 }
 
 #[test]
-fn recordings_of_macs_are_checked_anywhere() {
+fn recordings_of_macs_are_checked_on_any_machine() {
     let fixture = |name: &str| repository(&format!("src/host/fixtures/facts/{name}.json"));
     let m4 = fixture("m4");
     let output = doctor(&["--recorded", m4.to_str().expect("UTF-8"), "-o", "json"]);
@@ -91,7 +91,7 @@ fn recordings_of_macs_are_checked_anywhere() {
     let output = doctor(&["--recorded", old.to_str().expect("UTF-8")]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stdout).contains("update macOS"));
-    // Files that are no recording.
+    // Files that are not recordings.
     for file in ["README.md", "does-not-exist.json"] {
         let path = repository(file);
         let output = doctor(&["--recorded", path.to_str().expect("UTF-8")]);

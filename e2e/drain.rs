@@ -1,4 +1,4 @@
-//! Nodes that are to serve no more: by command, and by the time of day.
+//! Drained nodes, and nodes in quiet hours.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,8 @@ fn lines(text: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// How many replicas are on a node and not being deleted, and how many of those are ready.
+/// Returns the number of replicas on a node that are not being deleted, and the number of ready
+/// ones among them.
 fn on(cluster: &Cluster, node: &str) -> Result<(usize, usize), String> {
     let listed = cluster.kubectl.json("mrep")?["items"].clone();
     let staying: Vec<&Value> = listed
@@ -36,13 +37,13 @@ fn on(cluster: &Cluster, node: &str) -> Result<(usize, usize), String> {
 }
 
 #[test]
-fn a_node_is_drained_and_no_request_fails() {
+fn drain_fails_no_request() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
     let kubectl = &cluster.kubectl;
     let _agents = ["node-1", "node-2"].map(|node| cluster.agent(node, &[]));
-    // It is known, and never serves: all day is quiet.
+    // The node is Ready and never serves, because it is in quiet hours all day.
     let _quiet = cluster.agent("node-3", &["--quiet-hours=00:00-24:00".to_owned()]);
     for node in ["node-1", "node-2", "node-3"] {
         eventually("a node", || kubectl.json(&format!("mac {node}")));
@@ -61,12 +62,12 @@ fn a_node_is_drained_and_no_request_fails() {
     assert_eq!(on(&cluster, "node-2"), Ok((1, 1)));
 
     let stop = AtomicBool::new(false);
-    let gateway = cluster.gateway.another();
+    let gateway = cluster.gateway.duplicate();
     let (answered, drained) = std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let mut answered = 0;
             while !stop.load(Ordering::Relaxed) {
-                let answer = gateway.try_chat("guide", "What is rooflet?").expect("an answer");
+                let answer = gateway.try_chat("guide", "What is rooflet?").expect("a response");
                 assert_eq!(answer.status, 200, "{}", answer.text);
                 answered += 1;
             }
@@ -95,21 +96,21 @@ fn a_node_is_drained_and_no_request_fails() {
     assert_eq!(cluster.workers("node-1").len(), 0);
     assert_eq!(on(&cluster, "node-3"), Ok((0, 0)));
 
-    // No other node takes them: they stay, and the command reports it.
+    // No other node accepts the replicas. They stay, and the command reports it.
     assert!(cluster.rooflet("cordon node-3").status.success());
     let stuck = cluster.rooflet("drain node-2 --timeout=5");
     assert_eq!(stuck.status.code(), Some(1));
-    let told = lines(&stuck.stderr);
+    let reported = lines(&stuck.stderr);
     assert!(
-        told.contains("2 replicas left")
-            && told.contains("no other node accepts a replacement: 0/3 nodes are available")
-            && told.contains(": cordoned.")
-            && told.contains("node-2 is not drained after 5 s"),
-        "{told}"
+        reported.contains("2 replicas left")
+            && reported.contains("no other node accepts a replacement: 0/3 nodes are available")
+            && reported.contains(": cordoned.")
+            && reported.contains("node-2 is not drained after 5 s"),
+        "{reported}"
     );
     assert_eq!(on(&cluster, "node-2"), Ok((2, 2)));
 
-    // The node in quiet hours takes them, because no other does.
+    // The node in quiet hours accepts the replicas, because no other node does.
     assert!(cluster.rooflet("uncordon node-3").status.success());
     let drained = cluster.rooflet("drain node-2 --timeout=120");
     assert!(drained.status.success(), "{}", lines(&drained.stderr));
@@ -134,7 +135,7 @@ fn a_node_is_drained_and_no_request_fails() {
     );
 }
 
-const LONE: &str = "
+const SINGLE_REPLICA: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata: {name: guide}
@@ -145,7 +146,7 @@ spec:
   strategy: {rollingUpdate: {maxSurge: 1}}
 ";
 
-/// When a condition of the deployment last became what it is, which is true. It stays so as long as it stays true.
+/// Returns the last transition time of a condition of the deployment, which must be True.
 fn true_since(cluster: &Cluster, kind: &str) -> Result<String, String> {
     let found = cluster.kubectl.json("mdep guide")?;
     let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
@@ -156,7 +157,7 @@ fn true_since(cluster: &Cluster, kind: &str) -> Result<String, String> {
 }
 
 #[test]
-fn the_only_replica_is_replaced_before_it_leaves() {
+fn single_replica_is_replaced_before_its_eviction() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
@@ -168,20 +169,20 @@ fn the_only_replica_is_replaced_before_it_leaves() {
             .run(&format!("wait --for=condition=Ready mac/{node} --timeout=120s"))
             .ok();
     }
-    kubectl.apply(LONE).ok();
+    kubectl.apply(SINGLE_REPLICA).ok();
     kubectl
         .run("wait --for=condition=Ready mdep/guide --timeout=180s")
         .ok();
-    let home = match on(&cluster, "node-1") {
+    let nodes = match on(&cluster, "node-1") {
         Ok((1, 1)) => ("node-1", "node-2"),
         _ => ("node-2", "node-1"),
     };
-    let (from, to) = home;
+    let (from, to) = nodes;
     assert_eq!(on(&cluster, from), Ok((1, 1)));
     let since = ["Available", "Ready"].map(|kind| true_since(&cluster, kind).expect("true"));
 
     let stop = AtomicBool::new(false);
-    let gateway = cluster.gateway.another();
+    let gateway = cluster.gateway.duplicate();
     let (answered, drained) = std::thread::scope(|scope| {
         let load = scope.spawn(|| {
             let mut answered = 0;
@@ -193,7 +194,7 @@ fn the_only_replica_is_replaced_before_it_leaves() {
                 "max_tokens": 48,
             });
             while !stop.load(Ordering::Relaxed) {
-                let answer = gateway.post("/v1/chat/completions", &body).expect("an answer");
+                let answer = gateway.post("/v1/chat/completions", &body).expect("a response");
                 assert_eq!(answer.status, 200, "{}", answer.text);
                 let end = answer.events().last().cloned();
                 assert_eq!(end.as_deref(), Some("[DONE]"), "{}", answer.text);
@@ -203,7 +204,7 @@ fn the_only_replica_is_replaced_before_it_leaves() {
         });
         let drained = cluster.rooflet(&format!("drain {from} --timeout=120"));
         stop.store(true, Ordering::Relaxed);
-        (load.join().expect("every stream came to its end"), drained)
+        (load.join().expect("every stream is complete"), drained)
     });
     assert!(answered > 0);
     assert!(drained.status.success(), "{}", lines(&drained.stderr));
@@ -212,7 +213,7 @@ fn the_only_replica_is_replaced_before_it_leaves() {
     assert_eq!(
         ["Available", "Ready"].map(|kind| true_since(&cluster, kind).expect("true")),
         since,
-        "there was always one that answers"
+        "the deployment was available at all times"
     );
     let events = kubectl.run("get events").ok();
     assert!(events.contains("ReplacementRequested"), "{events}");
@@ -235,9 +236,10 @@ spec:
   serving: {contextTokens: 4096, maxConcurrency: 1}
 ";
 
-/// The agents of simulated Macs stop within ten seconds; the answer takes about twice as long.
+/// Agents of simulated Macs stop within 10 s when they are terminated. The answer takes about twice
+/// as long.
 #[test]
-fn an_answer_is_not_cut_short_however_long_it_takes() {
+fn drain_waits_for_a_long_answer() {
     let Some(cluster) = Cluster::simulated(SIMULATED, &[]) else {
         return;
     };
@@ -256,20 +258,22 @@ fn an_answer_is_not_cut_short_however_long_it_takes() {
         "stream": true,
         "max_tokens": 400,
     });
-    let began = AtomicBool::new(false);
-    let gateway = cluster.gateway.another();
+    let started = AtomicBool::new(false);
+    let gateway = cluster.gateway.duplicate();
     std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
-            let hear = |_: u16, _: &_| began.store(true, Ordering::Relaxed);
-            gateway.post_hearing("/v1/chat/completions", &body, hear)
+            let on_head = |_: u16, _: &_| started.store(true, Ordering::Relaxed);
+            gateway.post_with_head("/v1/chat/completions", &body, on_head)
         });
-        eventually("the answer begins", || match began.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err("not yet".to_owned()),
+        eventually("the start of the answer", || {
+            match started.load(Ordering::Relaxed) {
+                true => Ok(()),
+                false => Err("not yet".to_owned()),
+            }
         });
         let drained = cluster.rooflet(&format!("drain {from} --timeout=120"));
         assert!(drained.status.success(), "{}", lines(&drained.stderr));
-        let answer = answering.join().expect("no panic").expect("an answer");
+        let answer = answering.join().expect("no panic").expect("a response");
         assert_eq!(answer.events().last().map(String::as_str), Some("[DONE]"));
         assert!(answer.events().len() >= 400, "{}", answer.events().len());
     });

@@ -1,4 +1,4 @@
-//! Every manifest under examples/ is applied and becomes ready, so that none of them goes stale.
+//! Applies every manifest in examples/ and waits until it is Ready.
 
 use crate::harness::{Fleet, eventually, repository};
 
@@ -7,7 +7,7 @@ fn every_example_becomes_ready() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     let mut examples: Vec<_> = std::fs::read_dir(repository("examples"))
-        .expect("there are examples")
+        .expect("the directory exists")
         .map(|entry| entry.expect("readable").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .collect();

@@ -1,20 +1,20 @@
-//! Processes killed with real signals at bad moments: everything heals, and no acknowledged write is lost.
+//! Processes that are killed with signals: the fleet recovers, and no acknowledged write is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{Cluster, Fleet, Process, eventually, kill_9};
 
-fn one(pids: &[u32], what: &str) -> u32 {
+fn only(pids: &[u32], what: &str) -> u32 {
     assert_eq!(pids.len(), 1, "one {what}: {pids:?}");
     pids[0]
 }
 
 #[test]
-fn a_killed_worker_comes_back_and_is_counted() {
+fn killed_worker_is_restarted_and_counted() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
-    let before = one(&fleet.processes("worker"), "worker");
+    let before = only(&fleet.processes("worker"), "worker");
     kill_9(before);
     eventually("another worker that serves", || {
         let workers = fleet.processes("worker");
@@ -37,12 +37,12 @@ fn a_killed_worker_comes_back_and_is_counted() {
 }
 
 #[test]
-fn a_killed_agent_takes_its_worker_back() {
+fn restarted_agent_adopts_its_worker() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
-    let worker = one(&fleet.processes("worker"), "worker");
-    let agent = one(&fleet.processes("agent"), "agent");
+    let worker = only(&fleet.processes("worker"), "worker");
+    let agent = only(&fleet.processes("agent"), "agent");
     kill_9(agent);
     eventually("another agent, serving through the same worker", || {
         let agents = fleet.processes("agent");
@@ -132,7 +132,7 @@ fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
         .collect();
     assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
 
-    // The data plane served on with the same worker, and everything still reconciles.
+    // The worker was not restarted, and reconciliation works.
     assert_eq!(fleet.processes("worker"), worker);
     assert!(!fleet.gateway.chat("guide", "What is rooflet?").is_empty());
     kubectl.run("scale mdep/guide --replicas=0").ok();
@@ -143,7 +143,7 @@ fn no_acknowledged_write_is_lost_when_the_server_is_killed() {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_and_loses_none() {
+fn full_disk_rejects_writes_and_loses_none() {
     const BLOCKS: u32 = 8_192;
     let small = |args: &[String], log: &std::path::Path| Process::start_on_small_disk(args, log, BLOCKS);
     let Some(mut cluster) = Cluster::with(&["--roles=apiserver"], small) else {
@@ -159,7 +159,7 @@ fn a_full_disk_refuses_writes_and_loses_none() {
             .run_with(&["create", "--validate=false", "-f", "-"], &object)
     };
     let mut written = Vec::new();
-    let told = eventually("a full disk", || {
+    let reported = eventually("a full disk", || {
         let name = format!("cm-{:03}", written.len());
         let output = write(&cluster, &name);
         if output.success {
@@ -168,8 +168,11 @@ fn a_full_disk_refuses_writes_and_loses_none() {
         }
         Ok(output.stderr)
     });
-    assert!(written.len() > 2, "{told}");
-    assert!(told.lines().count() == 1 && told.contains("store"), "{told}");
+    assert!(written.len() > 2, "{reported}");
+    assert!(
+        reported.lines().count() == 1 && reported.contains("store"),
+        "{reported}"
+    );
     let stored = |cluster: &Cluster| -> Vec<String> {
         let names = cluster
             .kubectl
@@ -177,14 +180,14 @@ fn a_full_disk_refuses_writes_and_loses_none() {
             .ok();
         names.split_whitespace().map(str::to_owned).collect()
     };
-    assert_eq!(stored(&cluster), written, "what is there can still be read");
-    // Again and again: nothing half-written comes of it.
+    assert_eq!(stored(&cluster), written, "the stored objects can be read");
+    // Repeated failing writes leave no partial data.
     for _ in 0..3 {
-        write(&cluster, "too-much").refused();
+        write(&cluster, "too-much").expect_failure();
     }
     cluster.restart();
     let mut found = stored(&cluster);
-    // A write that was refused may have reached the disk; it is whole then.
+    // A rejected write may be on the disk, completely.
     found.retain(|name| name != "too-much" && *name != format!("cm-{:03}", written.len()));
     assert_eq!(found, written, "nothing is lost");
     write(&cluster, "there-is-room").ok();

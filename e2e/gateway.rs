@@ -1,11 +1,11 @@
-//! What the gateway makes of waiting: for a busy replica, for one that is being replaced, and for one that has to be
-//! started first.
+//! Request queue of the gateway: busy replicas, replicas that are being replaced, and scale from
+//! zero.
 
 use serde_json::json;
 
-use crate::harness::{Answer, Cluster, Fleet, Http, Kubectl, eventually, kill_9};
+use crate::harness::{Cluster, Fleet, Http, HttpResponse, Kubectl, eventually, kill_9};
 
-/// The guide with one stream, so that a second request has to wait.
+/// Deployment of the guide with one stream, so that a second request must wait.
 const ONE_STREAM: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
@@ -13,11 +13,11 @@ metadata: {name: narrow}
 spec:
   model: {source: local://guide}
   serving: {name: narrow, contextTokens: 512, maxConcurrency: 1}
-  # A machine that builds and tests may be short of memory.
+  # The machine of the test may be short of memory.
   placement: {strategy: Spread, tolerations: [{operator: Exists}]}
 ";
 
-/// The guide, there when it is asked.
+/// Deployment of the guide that scales from zero.
 const FROM_ZERO: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
@@ -25,7 +25,7 @@ metadata: {name: sometimes}
 spec:
   model: {source: local://guide}
   serving: {name: sometimes, contextTokens: 512}
-  # A machine that builds and tests may be short of memory.
+  # The machine of the test may be short of memory.
   placement: {tolerations: [{operator: Exists}]}
   autoscaling:
     minReplicas: 0
@@ -43,12 +43,12 @@ fn question(model: &str) -> serde_json::Value {
     })
 }
 
-/// Asks `model` once; the answer has this status.
+/// Sends a question to `model` and asserts the status of the response.
 #[track_caller]
-fn ask(http: &Http, model: &str, status: u16) -> Answer {
+fn ask(http: &Http, model: &str, status: u16) -> HttpResponse {
     let answer = http
         .post("/v1/chat/completions", &question(model))
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(answer.status, status, "{}", answer.text);
     answer
 }
@@ -59,28 +59,28 @@ fn apply(fleet: &Fleet, kubectl: &Kubectl, manifest: &str, name: &str) {
 }
 
 #[test]
-fn requests_wait_for_a_stream_and_for_a_new_replica() {
+fn requests_queue_for_a_stream_and_for_a_new_replica() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     apply(&fleet, &kubectl, ONE_STREAM, "narrow");
 
-    // Eight at once on one stream: all are answered, most of them after a wait.
+    // Eight concurrent requests for one stream: all are answered, most of them after a wait.
     let clients: Vec<_> = (0..8)
         .map(|_| {
-            let http = fleet.gateway.another();
+            let http = fleet.gateway.duplicate();
             std::thread::spawn(move || http.post("/v1/chat/completions", &question("narrow")))
         })
         .collect();
     let mut waited = 0;
     for client in clients {
-        let answer = client.join().expect("no panic").expect("an answer");
+        let answer = client.join().expect("no panic").expect("a response");
         assert_eq!(answer.status, 200, "{}", answer.text);
         waited += usize::from(answer.headers.contains_key("x-rooflet-queue-ms"));
     }
-    assert!(waited >= 1, "nobody waited in the gateway");
+    assert!(waited >= 1, "no request was queued");
 
-    // The only replica is deleted, then its worker killed, while somebody asks without a pause.
-    let asking = ask_all_the_time(fleet.gateway.another());
+    // The only replica is deleted while a client sends requests continuously.
+    let client = start_looping_client(fleet.gateway.duplicate());
     let replica = |kubectl: &Kubectl| {
         let list = kubectl.json("mrep")?;
         let name = list["items"][0]["metadata"]["name"].as_str();
@@ -93,26 +93,26 @@ fn requests_wait_for_a_stream_and_for_a_new_replica() {
         name => Err(name),
     });
     fleet.wait_for_ready(&kubectl, "narrow");
-    let (answered, failed) = asking.join();
+    let (answered, failed) = client.join();
     assert!(
         failed.is_empty() && answered > 0,
         "{answered} answered, {failed:?}"
     );
 
-    // A killed worker takes its own requests along; those that come while it is restarted are held.
+    // Requests that arrive during the restart of a killed worker are queued.
     for pid in fleet.processes("worker") {
         kill_9(pid);
     }
     ask(&fleet.gateway, "narrow", 200);
 }
 
-/// A client that asks again and again.
-struct Asking {
+/// Client that sends requests continuously.
+struct LoopingClient {
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
     thread: std::thread::JoinHandle<(usize, Vec<String>)>,
 }
 
-fn ask_all_the_time(http: Http) -> Asking {
+fn start_looping_client(http: Http) -> LoopingClient {
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = stop.clone();
     let thread = std::thread::spawn(move || {
@@ -126,11 +126,11 @@ fn ask_all_the_time(http: Http) -> Asking {
         }
         (answered, failed)
     });
-    Asking { stop, thread }
+    LoopingClient { stop, thread }
 }
 
-impl Asking {
-    /// Answers, and what went wrong.
+impl LoopingClient {
+    /// Stops the client. Returns the number of answers, and the errors.
     fn join(self) -> (usize, Vec<String>) {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         self.thread.join().expect("no panic")
@@ -138,11 +138,11 @@ impl Asking {
 }
 
 #[test]
-fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
+fn idle_model_scales_to_zero_and_back_for_the_next_request() {
     let mut fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(FROM_ZERO).ok();
-    let gone = || {
+    let no_replicas = || {
         let list = kubectl.json("mrep")?;
         let left = list["items"].as_array().map_or(0, Vec::len);
         if left == 0 {
@@ -151,16 +151,16 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
             Err(format!("{left} replicas"))
         }
     };
-    let at_zero = || {
-        eventually("the last replica going", || {
+    let wait_for_zero = || {
+        eventually("zero replicas", || {
             let deployment = kubectl.json("mdep sometimes")?;
             match deployment["spec"]["replicas"].as_i64() {
-                Some(0) => gone(),
+                Some(0) => no_replicas(),
                 other => Err(format!("{other:?} replicas wanted")),
             }
         });
     };
-    at_zero();
+    wait_for_zero();
     let answer = ask(&fleet.gateway, "sometimes", 200);
     assert!(
         answer.headers.contains_key("x-rooflet-queue-ms"),
@@ -171,27 +171,28 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     for reason in ["ScaledDown", "ScaledUp"] {
         assert!(events.contains(reason), "{events}");
     }
-    // The words of `kubectl describe hpa`.
+    // Condition types of a HorizontalPodAutoscaler.
     for (kind, status) in [("AbleToScale", "True"), ("ScalingActive", "True")] {
         kubectl.wait_for_condition("mdep sometimes", kind, status);
     }
-    // Who will not wait is told when to come back, by a gateway that has seen no start itself.
+    // With a short queue timeout, the response has a Retry-After header, even from a restarted
+    // gateway that has not observed a start.
     kubectl
         .run("patch mdep sometimes --type=merge -p {\"spec\":{\"routing\":{\"queueTimeout\":\"1ms\"}}}")
         .ok();
-    at_zero();
+    wait_for_zero();
     fleet.restart();
-    let refused = ask(&fleet.gateway, "sometimes", 503);
+    let rejected = ask(&fleet.gateway, "sometimes", 503);
     assert!(
-        refused.text.contains("based on the duration of the last start"),
+        rejected.text.contains("based on the duration of the last start"),
         "{}",
-        refused.text
+        rejected.text
     );
-    assert!(refused.headers.contains_key("retry-after"));
+    assert!(rejected.headers.contains_key("retry-after"));
     kubectl
         .run("patch mdep sometimes --type=merge -p {\"spec\":{\"autoscaling\":null}}")
         .ok();
-    eventually("no word of autoscaling", || {
+    eventually("no condition of autoscaling", || {
         let conditions = kubectl.json("mdep sometimes")?["status"]["conditions"].to_string();
         if conditions.contains("Scal") {
             Err(conditions)
@@ -201,8 +202,8 @@ fn a_model_that_nobody_asks_goes_and_comes_back_for_the_next_request() {
     });
 }
 
-/// What no machine is allowed to serve.
-const NOWHERE: &str = "
+/// Deployment whose node selector matches no node.
+const UNSCHEDULABLE: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata: {name: nowhere}
@@ -212,12 +213,12 @@ spec:
 ";
 
 #[test]
-fn a_model_that_no_node_takes_is_refused_with_the_reason_and_without_a_wait() {
+fn request_for_an_unschedulable_model_is_rejected_immediately_with_the_reason() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
-    kubectl.apply(NOWHERE).ok();
-    // The first one comes before the scheduler. How long each waits is held against a clock of their own in the gateway's
-    // tests.
+    kubectl.apply(UNSCHEDULABLE).ok();
+    // The first request may arrive before the scheduling decision. The gateway's unit tests check
+    // the waiting time with a simulated clock.
     for _ in 0..2 {
         let answer = ask(&fleet.gateway, "nowhere", 503);
         assert_eq!(
@@ -231,7 +232,7 @@ fn a_model_that_no_node_takes_is_refused_with_the_reason_and_without_a_wait() {
 }
 
 #[test]
-fn two_gateways_share_the_replicas_and_know_of_each_other() {
+fn two_gateways_share_replicas_and_stored_responses() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
@@ -240,22 +241,22 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
     for node in ["node-1", "node-2"] {
         eventually("a node", || kubectl.json(&format!("mac {node}")));
     }
-    let two = ONE_STREAM
+    let manifest = ONE_STREAM
         .replace(
             "spec:",
             "spec:\n  replicas: 2\n  placement: {strategy: Spread, tolerations: [{operator: Exists}]}",
         )
         .replace("maxConcurrency: 1", "maxConcurrency: 4");
-    kubectl.apply(&two).ok();
+    kubectl.apply(&manifest).ok();
     kubectl
         .run("wait --for=condition=Ready mdep/narrow --timeout=120s")
         .ok();
-    let (mut second, other) = cluster.another_gateway();
-    let replica_of = |answer: &Answer| {
+    let (mut second, other) = cluster.start_second_gateway();
+    let replica_of = |answer: &HttpResponse| {
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert!(
             !answer.headers.contains_key("x-rooflet-running"),
-            "that is between agent and gateway"
+            "the header is internal"
         );
         answer.headers["x-rooflet-replica"]
             .to_str()
@@ -263,18 +264,20 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
             .to_owned()
     };
 
-    // The same beginning of a prompt finds the same home by either gateway.
+    // Both gateways choose the same replica for prompts with the same prefix.
     let mut long = question("narrow");
     long["messages"][0]["content"] = "What is rooflet? ".repeat(70).into();
-    let home = |http: &Http| replica_of(&http.post("/v1/chat/completions", &long).expect("an answer"));
-    assert_eq!(home(&cluster.gateway), home(&other));
+    let chosen_replica =
+        |http: &Http| replica_of(&http.post("/v1/chat/completions", &long).expect("a response"));
+    assert_eq!(chosen_replica(&cluster.gateway), chosen_replica(&other));
 
-    // Either finds the one replica that keeps a response. Once its worker has ended, the answer says how to go on.
+    // Both gateways find the replica that stores a response. After the exit of its worker, the
+    // error contains the remedy.
     let respond = |http: &Http, previous: Option<&str>| {
         let body = json!({
             "model": "narrow", "input": "What is rooflet?", "max_output_tokens": 8, "previous_response_id": previous,
         });
-        http.post("/v1/responses", &body).expect("an answer")
+        http.post("/v1/responses", &body).expect("a response")
     };
     let first = respond(&cluster.gateway, None);
     let keeper = replica_of(&first);
@@ -286,26 +289,26 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
         cluster.workers(node).into_iter().for_each(kill_9);
     }
     for gateway in [&cluster.gateway, &other] {
-        let told = eventually("the response being gone", || match respond(gateway, Some(&id)) {
-            told if told.status == 400 => Ok(told),
-            told => Err(format!("{} {}", told.status, told.text)),
+        let reported = eventually("the loss of the response", || match respond(gateway, Some(&id)) {
+            reported if reported.status == 400 => Ok(reported),
+            reported => Err(format!("{} {}", reported.status, reported.text)),
         });
-        let error = &told.json()["error"];
+        let error = &reported.json()["error"];
         assert_eq!(error["code"], "previous_response_not_found");
-        let said = error["message"].as_str().expect("text");
+        let printed = error["message"].as_str().expect("text");
         assert!(
-            said.contains(&id) && said.contains("Please send the earlier items in 'input'"),
-            "{said}"
+            printed.contains(&id) && printed.contains("Please send the earlier items in 'input'"),
+            "{printed}"
         );
-        let gone = gateway.get(&format!("/v1/responses/{id}")).expect("an answer");
+        let lookup = gateway.get(&format!("/v1/responses/{id}")).expect("a response");
         assert_eq!(
-            (gone.status, gone.text.contains(&id)),
+            (lookup.status, lookup.text.contains(&id)),
             (404, true),
             "{}",
-            gone.text
+            lookup.text
         );
     }
-    eventually("both workers again", || {
+    eventually("both restarted workers", || {
         let list = kubectl.json("mrep")?;
         let is_back = |replica: &serde_json::Value| {
             replica["status"]["restarts"] == 1 && replica["status"]["phase"] == "Ready"
@@ -320,17 +323,17 @@ fn two_gateways_share_the_replicas_and_know_of_each_other() {
         }
     });
 
-    // Both at once; then one of them goes, and the other one serves on.
+    // Both gateways serve at the same time. After one is terminated, the other one continues.
     let gateways = [&cluster.gateway, &other];
     let clients: Vec<_> = (0..8)
         .map(|client| {
-            let http = gateways[client % 2].another();
+            let http = gateways[client % 2].duplicate();
             std::thread::spawn(move || http.post("/v1/chat/completions", &question("narrow")))
         })
         .collect();
     let mut answered_by = std::collections::BTreeSet::new();
     for client in clients {
-        answered_by.insert(replica_of(&client.join().expect("no panic").expect("an answer")));
+        answered_by.insert(replica_of(&client.join().expect("no panic").expect("a response")));
     }
     assert_eq!(answered_by.len(), 2, "{answered_by:?}");
     assert!(second.terminate().success(), "{}", second.log());

@@ -1,9 +1,7 @@
-//! Starts rooflet's processes, talks to them from outside, and waits on conditions with deadlines.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "deadlines of a test are the real clock's"
-)]
-#![expect(clippy::print_stderr, reason = "what a test has to say of itself goes there")]
+//! Test harness: starts rooflet's processes, sends requests to them, and waits for conditions with
+//! a timeout.
+#![expect(clippy::disallowed_methods, reason = "timeouts of tests use the real clock")]
+#![expect(clippy::print_stderr, reason = "messages of tests are printed there")]
 
 mod cluster;
 mod fleet;
@@ -17,7 +15,7 @@ mod relay;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
-pub(crate) use http::{Answer, Http};
+pub(crate) use http::{Http, HttpResponse};
 pub(crate) use hub::{Access, Fault, Hub, Times};
 pub(crate) use kubectl::Kubectl;
 pub(crate) use load::under_load;
@@ -29,57 +27,59 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long anything may take that involves starting a process or loading a model on a slow, shared machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout of every condition. It suffices for the start of a process and the load of a model on a
+/// slow, shared machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The binary under test.
+/// Returns the path of the binary under test.
 pub(crate) fn rooflet() -> &'static str {
     env!("CARGO_BIN_EXE_rooflet")
 }
 
-/// A path below the repository's root.
+/// Returns the absolute path of a path relative to the repository root.
 pub(crate) fn repository(path: &str) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // The package lies in src/rooflet.
+    // The package is in src/rooflet.
     let root = package
         .ancestors()
         .nth(2)
-        .expect("the package is two folders deep");
+        .expect("the package is two folders below the root");
     root.join(path)
 }
 
-/// Looks again and again until `look` finds something; panics with `what` and its last complaint once time is up.
+/// Repeats `check` until it succeeds and returns its result. Panics with `what` and the last error
+/// after [`TIMEOUT`].
 #[track_caller]
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let begin = Instant::now();
+pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
     loop {
-        match look() {
+        match check() {
             Ok(found) => return found,
-            Err(why) if begin.elapsed() > PATIENCE => {
-                panic!("{what} did not come true within {PATIENCE:?}: {why}")
+            Err(why) if start.elapsed() > TIMEOUT => {
+                panic!("timed out after {TIMEOUT:?} waiting for {what}: {why}")
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     }
 }
 
-/// Says that a test did not run, and what it needs: nothing is skipped silently.
+/// Reports that a test did not run, and its missing requirement.
 pub(crate) fn not_run(needs: &str) {
     eprintln!("NOT RUN: this test needs {needs}");
 }
 
-/// A port that is free now. The caller binds it soon after; another process taking it in between fails the test loudly.
+/// Returns a free port. If another process binds it before the caller does, the test fails.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("bound").port()
 }
 
-/// A directory that is removed when the test passes and kept, and named, when it fails.
+/// Temporary directory, which is kept if the test fails.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        // Unix socket paths are short; so is this.
+        // The path must be short, because the length of Unix socket paths is limited.
         let directory = tempfile::Builder::new()
             .prefix("rf")
             .tempdir()
@@ -106,17 +106,17 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("kept for a look: {}", self.0.display());
+            eprintln!("kept for inspection: {}", self.0.display());
         } else {
             drop(std::fs::remove_dir_all(&self.0));
         }
     }
 }
 
-/// Copies the guide model to `to`, so that a test can break the copy.
+/// Copies the guide model to `to`, for tests that modify it.
 pub(crate) fn copy_guide(to: &Path) {
     std::fs::create_dir_all(to).expect("writable");
-    for entry in std::fs::read_dir(repository("examples/models/guide")).expect("the guide model is there") {
+    for entry in std::fs::read_dir(repository("examples/models/guide")).expect("the guide model exists") {
         let entry = entry.expect("readable");
         if entry.file_type().expect("readable").is_file() {
             std::fs::copy(entry.path(), to.join(entry.file_name())).expect("writable");

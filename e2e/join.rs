@@ -1,4 +1,4 @@
-//! Machines join with a token, and what they may do then.
+//! Joining of machines with a token, and the permissions of nodes.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -16,11 +16,11 @@ spec:
   serving: {contextTokens: 256, maxConcurrency: 2}
 ";
 
-/// What a Mac is told to run, without the program's name.
+/// Returns the arguments of the join command that `rooflet token create` prints.
 fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
     let server = format!("https://{}", cluster.address);
     let output = cluster.rooflet(&format!("token create --server={server} {more}"));
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let line = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = line.split_whitespace().map(str::to_owned);
     let words: Vec<String> = words.skip(1).collect();
@@ -28,7 +28,7 @@ fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
     words
 }
 
-/// Runs it for a node whose agent has a state directory of its own.
+/// Runs the join command for a node with a separate state directory.
 fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
     Command::new(rooflet())
         .args(line)
@@ -38,18 +38,18 @@ fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
         .expect("the binary starts")
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let bytes = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[track_caller]
-fn refused(output: &Output, why: &str) {
-    let said = said(output);
-    assert!(!output.status.success() && said.contains(why), "{said}");
+fn assert_rejected(output: &Output, why: &str) {
+    let printed = output_text(output);
+    assert!(!output.status.success() && printed.contains(why), "{printed}");
 }
 
-/// The agent of a node that has joined: it is told of no kubeconfig and no name.
+/// Starts the agent of a joined node, which needs neither a kubeconfig nor a name.
 fn agent(cluster: &Cluster, node: &str) -> Process {
     let args = [
         "agent".to_owned(),
@@ -60,13 +60,13 @@ fn agent(cluster: &Cluster, node: &str) -> Process {
     Process::start(args, &cluster.scratch.join(&format!("{node}.log")))
 }
 
-/// kubectl as the node itself.
+/// Returns kubectl with the credentials of a node.
 fn as_node(cluster: &Cluster, node: &str) -> Kubectl {
     let kubeconfig = cluster.scratch.join(node).join("kubeconfig");
-    Kubectl::find(&kubeconfig, Path::new(&cluster.scratch.join(node))).expect("it was found before")
+    Kubectl::find(&kubeconfig, Path::new(&cluster.scratch.join(node))).expect("kubectl is installed")
 }
 
-/// What the kubeconfig of a node has.
+/// Returns the client certificate in the kubeconfig of a node.
 fn certificate(cluster: &Cluster, node: &str) -> String {
     let path = cluster.scratch.join(node).join("kubeconfig");
     let text = std::fs::read_to_string(path).expect("a kubeconfig");
@@ -74,19 +74,20 @@ fn certificate(cluster: &Cluster, node: &str) -> String {
         .split_once("client-certificate-data:")
         .expect("a certificate");
     let mut words = rest.split_whitespace();
-    // Long texts are on a line of their own.
+    // A long text starts on the next line.
     words
         .find(|word| *word != ">-")
         .expect("a certificate")
         .to_owned()
 }
 
-/// Gives a node that has just joined, alone so far, a certificate for the same key that is over in ten minutes.
-fn shorten(cluster: &Cluster, node: &str) {
+/// Replaces the certificate of the only joined node by one with the same key that expires in ten
+/// minutes.
+fn shorten_certificate(cluster: &Cluster, node: &str) {
     let made = cluster.kubectl.json("csr").expect("requests");
     let request = made["items"][0]["spec"]["request"].as_str().expect("a request");
     let kubectl = as_node(cluster, node);
-    let asked = json!({
+    let csr = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
         "metadata": {"name": "short"},
@@ -98,7 +99,7 @@ fn shorten(cluster: &Cluster, node: &str) {
         },
     });
     kubectl
-        .run_with(&["create", "--validate=false", "-f", "-"], &asked.to_string())
+        .run_with(&["create", "--validate=false", "-f", "-"], &csr.to_string())
         .ok();
     let signed = eventually("a short certificate", || {
         let found = kubectl.json("csr/short")?;
@@ -111,12 +112,12 @@ fn shorten(cluster: &Cluster, node: &str) {
 }
 
 #[test]
-fn a_mac_joins_with_one_line_renews_its_certificate_and_writes_only_what_is_its_own() {
+fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
     let line = join_line(&cluster, "--description=rack");
-    let listed = said(&cluster.rooflet("token list"));
+    let listed = output_text(&cluster.rooflet("token list"));
     let token = line.iter().position(|word| word == "--token").expect("a token") + 1;
     let (id, secret) = line[token].split_once('.').expect("an id and a secret");
     assert!(
@@ -125,10 +126,14 @@ fn a_mac_joins_with_one_line_renews_its_certificate_and_writes_only_what_is_its_
     );
     for node in ["mini-1", "mini-2"] {
         let joined = join(&cluster, &line, node);
-        assert!(joined.status.success(), "{}", said(&joined));
-        assert!(said(&joined).contains("rooflet agent "), "{}", said(&joined));
+        assert!(joined.status.success(), "{}", output_text(&joined));
+        assert!(
+            output_text(&joined).contains("rooflet agent "),
+            "{}",
+            output_text(&joined)
+        );
         if node == "mini-1" {
-            shorten(&cluster, node);
+            shorten_certificate(&cluster, node);
         }
     }
     let short = certificate(&cluster, "mini-1");
@@ -142,7 +147,7 @@ fn a_mac_joins_with_one_line_renews_its_certificate_and_writes_only_what_is_its_
     }
     eventually("a renewed certificate", || {
         match certificate(&cluster, "mini-1") {
-            still if still == short => Err("the old one".to_owned()),
+            unchanged if unchanged == short => Err("the certificate is unchanged".to_owned()),
             _ => Ok(()),
         }
     });
@@ -175,20 +180,20 @@ fn a_mac_joins_with_one_line_renews_its_certificate_and_writes_only_what_is_its_
         "get crd",
         "get csr",
     ] {
-        let why = node.run(forbidden).refused();
+        let why = node.run(forbidden).expect_failure();
         assert!(why.contains("orbidden"), "{forbidden}: {why}");
     }
     cluster.kubectl.run("get mac mini-2").ok();
 
-    // Who has joined stays when the token goes.
+    // Joined nodes keep their access after the deletion of the token.
     let deleted = cluster.rooflet(&format!("token delete {id}"));
-    assert!(deleted.status.success(), "{}", said(&deleted));
-    refused(&join(&cluster, &line, "mini-3"), "nauthorized");
+    assert!(deleted.status.success(), "{}", output_text(&deleted));
+    assert_rejected(&join(&cluster, &line, "mini-3"), "nauthorized");
     node.run("get mac mini-1").ok();
 }
 
 #[test]
-fn nobody_joins_the_wrong_server_or_with_a_wrong_token() {
+fn join_rejects_a_wrong_server_or_token() {
     let Some(cluster) = Cluster::start(&["--roles=apiserver"]) else {
         return;
     };
@@ -200,28 +205,28 @@ fn nobody_joins_the_wrong_server_or_with_a_wrong_token() {
         line
     };
     let other = format!("sha256:{}", "0".repeat(64));
-    refused(&join(&cluster, &with("--ca-hash", &other), "mini"), "--ca-hash");
-    refused(
+    assert_rejected(&join(&cluster, &with("--ca-hash", &other), "mini"), "--ca-hash");
+    assert_rejected(
         &join(&cluster, &with("--ca-hash", "sha256:1"), "mini"),
         "64 hexadecimal",
     );
-    refused(&join(&cluster, &with("--token", "secret"), "mini"), "a token is");
-    refused(
+    assert_rejected(&join(&cluster, &with("--token", "secret"), "mini"), "a token is");
+    assert_rejected(
         &join(&cluster, &with("--token", "abcdef.0123456789abcdef"), "mini"),
         "nauthorized",
     );
-    refused(
+    assert_rejected(
         &join(&cluster, &with("join", "http://localhost:1"), "mini"),
         "https://HOST:PORT",
     );
-    refused(
+    assert_rejected(
         &join(&cluster, &with("join", "https://127.0.0.1:1"), "mini"),
         "no server responds",
     );
-    refused(&join(&cluster, &line, "Bob's Mac"), "--node-name");
+    assert_rejected(&join(&cluster, &line, "Bob's Mac"), "--node-name");
     assert!(!cluster.scratch.join("mini").join("kubeconfig").exists());
 
-    // An agent that has not joined says what to do.
+    // The error of an agent that has not joined contains the remedy.
     let mut agent = agent(&cluster, "mini");
     assert!(!agent.wait().success());
     assert!(agent.log().contains("rooflet join"), "{}", agent.log());

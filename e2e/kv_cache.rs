@@ -1,4 +1,4 @@
-//! A KV cache in few bits, from `spec.serving.kvCache` down to what the worker holds.
+//! Quantised KV caches, from `spec.serving.kvCache` to the worker.
 
 use crate::harness::{Fleet, Kubectl, Options, Scratch, copy_guide, eventually, processes_with, repository};
 
@@ -15,7 +15,7 @@ spec:
     )
 }
 
-/// What a ready replica reserves for its caches.
+/// Returns the memory that a ready replica reserves for its caches, in bytes.
 fn reserved(kubectl: &Kubectl, bits: u32) -> u64 {
     eventually(&format!("a worker with {bits} bits"), || {
         let list = kubectl.json("mrep")?;
@@ -23,17 +23,17 @@ fn reserved(kubectl: &Kubectl, bits: u32) -> u64 {
         let [replica] = &replicas[..] else {
             return Err(format!("{} replicas", replicas.len()));
         };
-        let asked = &replica["spec"]["serving"]["kvCache"]["bits"];
+        let requested = &replica["spec"]["serving"]["kvCache"]["bits"];
         let status = &replica["status"];
         let bytes = status["admission"]["memory"]["kvBytes"].as_u64();
         bytes
-            .filter(|_| *asked == bits && status["phase"] == "Ready")
+            .filter(|_| *requested == bits && status["phase"] == "Ready")
             .ok_or_else(|| replica.to_string())
     })
 }
 
 #[test]
-fn caches_in_few_bits_are_reserved_and_served() {
+fn quantised_caches_are_reserved_and_served() {
     let scratch = Scratch::new();
     let models = scratch.join("models");
     copy_guide(&models.join("guide"));
@@ -49,13 +49,13 @@ fn caches_in_few_bits_are_reserved_and_served() {
     });
     let Some(kubectl) = fleet.kubectl() else { return };
 
-    // 4 layers of 2 KV heads of 32 elements, computed in 32 bits; 4 requests of 512 tokens.
+    // Keys and values of 4 layers, 2 KV heads and 32 elements in 32 bits; 4 requests of 512 tokens.
     kubectl.apply(&deployment("guide", 16)).ok();
     let elements = 2 * 4 * 2 * 32 * 512 * 4;
     assert_eq!(reserved(&kubectl, 16), elements * 4);
     assert!(fleet.gateway.chat("guide", "What is rooflet?").len() > 10);
 
-    // A scale and a bias of 32 bits for 32 elements: 8 bits are 10.
+    // With a scale and a bias of 32 bits for 32 elements, each element takes 10 bits.
     kubectl.apply(&deployment("guide", 8)).ok();
     assert_eq!(reserved(&kubectl, 8), elements * 10 / 8);
     let models = models.display().to_string();
@@ -63,17 +63,17 @@ fn caches_in_few_bits_are_reserved_and_served() {
     assert_eq!(quantised.len(), 1, "{quantised:?}");
     assert!(fleet.gateway.chat("guide", "What is rooflet?").len() > 10);
 
-    // A model that cannot have it is refused by name, and other bits by the API.
+    // Unsupported models are rejected with the cause, and other numbers of bits by the API.
     kubectl.apply(&deployment("gemma3", 8)).ok();
-    eventually("a refusal that names the cause", || {
+    eventually("a condition with the cause", || {
         let found = kubectl.json("mdep gemma3")?;
-        let told = found["status"]["conditions"].to_string();
-        if told.contains("keep a sliding window") {
+        let reported = found["status"]["conditions"].to_string();
+        if reported.contains("keep a sliding window") {
             Ok(())
         } else {
-            Err(told)
+            Err(reported)
         }
     });
-    let refused = kubectl.apply(&deployment("guide", 5)).refused();
-    assert!(refused.contains("spec.serving.kvCache.bits"), "{refused}");
+    let error = kubectl.apply(&deployment("guide", 5)).expect_failure();
+    assert!(error.contains("spec.serving.kvCache.bits"), "{error}");
 }

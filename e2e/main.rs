@@ -1,14 +1,15 @@
-//! Black-box tests over the real binary: real processes, real MLX, real kubectl where it is installed.
+//! End-to-end tests of the binary, with real processes, MLX, and kubectl if it is installed.
 //!
-//! Every test has its own data directory and free ports; nothing is shared. On failure the directory is kept and named.
+//! Every test has its own data directory and ports. If a test fails, its directory is kept and its
+//! path printed.
 
 mod admission;
 mod analysis;
 mod apiserver;
-mod away;
 mod bad_input;
 mod chaos;
 mod clients;
+mod control_plane_outage;
 mod deployment;
 mod doctor;
 mod drain;
@@ -27,16 +28,16 @@ mod preemption;
 mod pull;
 mod rebalance;
 mod rollout;
-// The worker's tests have more use for it.
+// The tests of the worker use the other items.
+mod lifecycle;
+mod node_loss;
 #[allow(dead_code)]
 #[path = "../src/worker/src/tests/script.rs"]
 mod script;
-mod silence;
+mod silent_node;
 mod simulate;
-mod skew;
 mod soak;
-mod story;
 mod traces;
 mod tutorial;
-mod unplanned;
 mod up;
+mod version_skew;

@@ -1,4 +1,4 @@
-//! `rooflet agent --manifest-dir`: no API server at all, like kubelet's static pods.
+//! `rooflet agent --manifest-dir`: static manifests without an API server.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn manifest(name: &str, extra: &str) -> String {
 }
 
 #[test]
-fn manifests_alone_run_models() {
+fn manifests_run_models_without_a_server() {
     let scratch = Scratch::new();
     std::fs::create_dir_all(scratch.join("manifests")).expect("writable");
     scratch.write("manifests/one.yaml", &manifest("one", ""));
@@ -29,7 +29,7 @@ fn manifests_alone_run_models() {
         &scratch.join("agent.log"),
     );
     let http = Http::new(format!("http://127.0.0.1:{port}"));
-    let served = |name: &str| {
+    let wait_until_served = |name: &str| {
         eventually(&format!("{name} being served"), || {
             match http.try_chat(name, "What is rooflet?")? {
                 answer if answer.status == 200 => Ok(()),
@@ -37,38 +37,38 @@ fn manifests_alone_run_models() {
             }
         });
     };
-    let gone = |name: &str| {
-        eventually(&format!("{name} being gone"), || {
+    let wait_until_removed = |name: &str| {
+        eventually(&format!("the removal of {name}"), || {
             match http.try_chat(name, "What is rooflet?")? {
                 answer if answer.status == 404 => Ok(()),
                 answer => Err(answer.text),
             }
         });
     };
-    served("one");
-    // The agent's own endpoint is one like the gateway's.
-    let ready = http.get("/ready").expect("an answer");
+    wait_until_served("one");
+    // The agent's endpoint behaves as that of the gateway.
+    let ready = http.get("/ready").expect("a response");
     assert_eq!(ready.status, 200, "{}", ready.text);
     assert!(ready.headers.contains_key("x-request-id"), "{ready:?}");
-    let read = http.get("/v1/chat/completions").expect("an answer");
+    let read = http.get("/v1/chat/completions").expect("a response");
     assert_eq!(
         (read.status, read.headers["allow"].to_str().ok()),
         (405, Some("POST"))
     );
     let nothing = http
         .post("/v1/nothing", &serde_json::json!({}))
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(nothing.status, 404, "{}", nothing.text);
 
-    // Add; a broken file beside it is reported and harms nothing.
+    // A new manifest is served. Broken files are reported and do not affect others.
     scratch.write(
         "manifests/broken.yaml",
         "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: three\n",
     );
     scratch.write("manifests/wrong-field.yaml", &manifest("four", "  replcas: 2\n"));
     scratch.write("manifests/two.yaml", &manifest("two", ""));
-    served("two");
-    served("one");
+    wait_until_served("two");
+    wait_until_served("one");
     eventually("the broken files in the log", || {
         let log = agent.log();
         if log.contains("broken.yaml") && log.contains("wrong-field.yaml") && log.contains("replcas") {
@@ -78,7 +78,7 @@ fn manifests_alone_run_models() {
         }
     });
 
-    // Change: the new limit holds. Breaking the file then keeps the last good version.
+    // A changed limit applies. If the file then becomes invalid, the last valid version stays.
     scratch.write(
         "manifests/two.yaml",
         &manifest("two", "  serving: {contextTokens: 64}\n"),
@@ -89,29 +89,30 @@ fn manifests_alone_run_models() {
         answer => Err(answer.text),
     });
     scratch.write("manifests/two.yaml", "kind: [\n");
-    eventually("the breakage in the log", || {
+    eventually("the broken file in the log", || {
         if agent.log().contains("two.yaml") {
             Ok(())
         } else {
             Err(agent.log())
         }
     });
-    served("two");
+    wait_until_served("two");
 
-    // Delete.
-    std::fs::remove_file(scratch.join("manifests/one.yaml")).expect("it was there");
-    gone("one");
-    served("two");
+    // A deleted manifest stops its model.
+    std::fs::remove_file(scratch.join("manifests/one.yaml")).expect("the file exists");
+    wait_until_removed("one");
+    wait_until_served("two");
 
-    // SIGTERM stops the workers too.
+    // SIGTERM stops the workers, too.
     assert!(agent.terminate().success(), "{}", agent.log());
     let directory = scratch.path().display().to_string();
     assert_eq!(processes_with(&[&directory, " worker "]), [0u32; 0]);
 }
 
-/// A worker that was killed, and one of another agent: each begins with what the one before has computed.
+/// A new worker uses the prefixes that an earlier worker has stored, after the death of the worker
+/// and after a restart of the agent.
 #[test]
-fn prefixes_outlive_workers_and_agents() {
+fn cached_prefixes_survive_workers_and_agents() {
     let scratch = Scratch::new();
     std::fs::create_dir_all(scratch.join("manifests")).expect("writable");
     let disk = "  serving: {kvCache: {diskSize: 1Gi}}\n";
@@ -144,8 +145,8 @@ fn prefixes_outlive_workers_and_agents() {
     };
     let mut agent = start();
     assert_eq!(cached(), 0);
-    eventually("its prefix on the disk", || {
-        // kv/ID/0/xx/KEY.safetensors: a whole block, and what follows it.
+    eventually("the prefix on the disk", || {
+        // kv/ID/0/xx/KEY.safetensors: a complete block, and the rest of the prompt.
         let mut files = vec![scratch.join("state/kv")];
         for _ in 0..4 {
             let entries = files.iter().filter(|path| path.is_dir()).flat_map(|path| {
@@ -167,16 +168,16 @@ fn prefixes_outlive_workers_and_agents() {
     for worker in processes_with(&[&directory, " worker "]) {
         kill_9(worker);
     }
-    assert_eq!(cached(), 399, "after the worker's end");
+    assert_eq!(cached(), 399, "after the death of the worker");
     assert!(agent.terminate().success(), "{}", agent.log());
     let mut agent = start();
-    assert_eq!(cached(), 399, "after the agent's end");
-    // Nothing is stored where that is asked for.
+    assert_eq!(cached(), 399, "after a restart of the agent");
+    // With a disk size of 0, nothing is stored.
     scratch.write(
         "manifests/one.yaml",
         &manifest("one", "  serving: {kvCache: {diskSize: '0'}}\n"),
     );
-    eventually("a worker that stores nothing", || {
+    eventually("a worker without a prefix directory", || {
         match processes_with(&[&directory, " worker ", "--prefix-cache-dir"]) {
             workers if workers.is_empty() && cached() == 0 => Ok(()),
             workers => Err(format!("{workers:?}")),
@@ -186,14 +187,14 @@ fn prefixes_outlive_workers_and_agents() {
 }
 
 #[test]
-fn a_manifest_keeps_its_name() {
+fn manifest_keeps_its_name() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
     let kubectl = &cluster.kubectl;
     cluster.scratch.write("manifests/one.yaml", &manifest("one", ""));
     let manifests = format!("--manifest-dir={}", cluster.scratch.join("manifests").display());
-    // There before the agent is: nobody stops it.
+    // The replica exists before the agent starts.
     eventually("a replica of the manifest's name", || {
         let applied = kubectl.apply(
             "apiVersion: rooflet.dev/v1alpha1\nkind: ModelReplica\nmetadata: {name: one-node-1, finalizers: [rooflet.dev/worker]}\n\
@@ -206,34 +207,35 @@ fn a_manifest_keeps_its_name() {
         }
     });
     let mut agent = cluster.agent("node-1", &[manifests]);
-    eventually("the replica being told", || {
+    eventually("the condition of the replica", || {
         let found = kubectl.json("mrep one-node-1")?;
         let conditions = found["status"]["conditions"]
             .as_array()
             .cloned()
             .unwrap_or_default();
-        let told = conditions
+        let reported = conditions
             .iter()
             .find(|condition| condition["type"] == "Admitted");
-        match told {
-            Some(told)
-                if told["reason"] == "NameTaken" && told["message"].to_string().contains("one.yaml") =>
+        match reported {
+            Some(reported)
+                if reported["reason"] == "NameTaken"
+                    && reported["message"].to_string().contains("one.yaml") =>
             {
                 Ok(())
             }
             _ => Err(found.to_string()),
         }
     });
-    eventually("one worker, the manifest's", || {
+    eventually("the worker of the manifest", || {
         match cluster.workers("node-1").len() {
             1 => Ok(()),
             n => Err(format!("{n} workers")),
         }
     });
-    // Deleted, it makes room for the mirror of what runs. Where that comes faster than kubectl looks, kubectl would wait for
-    // an object of that name to go.
+    // After its deletion, the agent creates the mirror object of the manifest. `--wait=false`,
+    // because kubectl could wait for the deletion of the mirror object with the same name.
     kubectl.run("delete mrep one-node-1 --wait=false").ok();
-    eventually("the mirror", || {
+    eventually("the mirror object", || {
         let found = kubectl.json("mrep one-node-1")?;
         if found["spec"]["serving"]["name"] == "one" {
             Ok(())

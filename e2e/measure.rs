@@ -1,4 +1,4 @@
-//! `rooflet bench` against real workers, and what it says of targets that are none.
+//! `rooflet bench` with real workers, and its errors for invalid targets.
 
 use std::process::Command;
 
@@ -13,14 +13,14 @@ fn bench(args: &[&str]) -> (Option<i32>, Value, String) {
         .arg("bench")
         .args(args)
         .output()
-        .expect("it starts");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        .expect("the binary starts");
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
     let report = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-    (output.status.code(), report, told)
+    (output.status.code(), report, reported)
 }
 
 #[test]
-fn a_directory_and_its_twin_are_compared() {
+fn two_targets_are_compared() {
     let scratch = Scratch::new();
     let page = scratch.join("report.html");
     let guide = repository("examples/models/guide").display().to_string();
@@ -33,8 +33,8 @@ fn a_directory_and_its_twin_are_compared() {
         &html,
     ];
     args.extend(QUICK);
-    let (code, report, told) = bench(&args);
-    assert_eq!(code, Some(0), "{told}");
+    let (code, report, reported) = bench(&args);
+    assert_eq!(code, Some(0), "{reported}");
     let cells = report["cells"].as_array().expect("cells");
     assert_eq!(cells.len(), 2, "{report}");
     for (cell, at_once) in cells.iter().zip([1, 2]) {
@@ -46,14 +46,14 @@ fn a_directory_and_its_twin_are_compared() {
                 samples.iter().all(|sample| sample["completionTokens"] == 8),
                 "{target}"
             );
-            // As long as asked, as the server counts.
+            // The server counts about as many tokens as requested.
             let prompt = target["promptTokens"].as_u64().expect("counted");
             assert!((48..=80).contains(&prompt), "{prompt}");
             let first = &target["metrics"]["timeToFirstTokenSeconds"]["median"];
             assert!(first["low"].as_f64() <= first["value"].as_f64(), "{first}");
         }
         let ratio = &cell["ratios"]["throughputTokensPerSecond"];
-        // Two rounds can never show a difference.
+        // Two rounds are too few for a significant difference.
         assert_eq!(
             (ratio["rounds"].as_u64(), ratio["p"].as_f64() >= Some(0.5)),
             (Some(2), true),
@@ -65,7 +65,7 @@ fn a_directory_and_its_twin_are_compared() {
 }
 
 #[test]
-fn what_is_no_target_is_told() {
+fn invalid_targets_are_rejected() {
     let server = "http://127.0.0.1:9";
     for (args, status, words) in [
         (
@@ -82,8 +82,8 @@ fn what_is_no_target_is_told() {
         (&["nowhere", "http://"], 2, "`http:` is not a URL"),
         (&[server, "--api-key=two\nlines"], 2, "--api-key"),
     ] {
-        let (code, _, told) = bench(args);
-        assert_eq!(code, Some(status), "{told}");
-        assert!(told.contains(words), "{told}");
+        let (code, _, reported) = bench(args);
+        assert_eq!(code, Some(status), "{reported}");
+        assert!(reported.contains(words), "{reported}");
     }
 }

@@ -1,4 +1,4 @@
-//! The OpenAI API as a client sees it: through the gateway, and from a worker run by hand.
+//! Conformance to the OpenAI API: through the gateway, and from a worker started by hand.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use serde_json::json;
 
 use crate::harness::{
-    Answer, Fleet, Http, Options, Process, Scratch, copy_guide, eventually, free_port, repository,
+    Fleet, Http, HttpResponse, Options, Process, Scratch, copy_guide, eventually, free_port, repository,
 };
 
 fn chat(model: &str, extra: serde_json::Value) -> serde_json::Value {
@@ -19,13 +19,13 @@ fn chat(model: &str, extra: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn the_gateway_passes_everything_through() {
+fn gateway_conforms_to_the_openai_api() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
     conforms(&fleet.gateway, "guide");
-    refuses_a_rush_in_part(&fleet.gateway, "guide");
-    let unknown = fleet.gateway.try_chat("nobody", "Hello?").expect("an answer");
+    burst_is_rejected_in_part(&fleet.gateway, "guide");
+    let unknown = fleet.gateway.try_chat("nobody", "Hello?").expect("a response");
     assert_eq!(
         (unknown.status, unknown.json()["error"]["code"].as_str()),
         (404, Some("model_not_found")),
@@ -33,7 +33,7 @@ fn the_gateway_passes_everything_through() {
         unknown.text
     );
     kubectl.run("scale mdep/guide --replicas=0").ok();
-    eventually("503 while no replica is there", || {
+    eventually("503 while the deployment has no replica", || {
         match fleet.gateway.try_chat("guide", "Hello?")? {
             answer
                 if answer.status == 503
@@ -47,11 +47,11 @@ fn the_gateway_passes_everything_through() {
     });
 }
 
-/// Far more tokens than one core reads in ten seconds.
+/// Prompt length whose prefill takes one core far more than ten seconds.
 const LONG_PROMPT_TOKENS: usize = 32_000;
 
 #[test]
-fn a_long_prefill_is_no_silence() {
+fn keepalives_are_sent_during_a_long_prefill() {
     let models = Scratch::new();
     copy_guide(&models.join("guide"));
     let config = models.join("guide/config.json");
@@ -77,7 +77,7 @@ fn a_long_prefill_is_no_silence() {
 
     let prompt = vec![100; LONG_PROMPT_TOKENS];
     let body = json!({"model": "guide", "prompt": prompt, "max_tokens": 1, "stream": true}).to_string();
-    let mut stream = TcpStream::connect(("127.0.0.1", fleet.gateway_port)).expect("it listens");
+    let mut stream = TcpStream::connect(("127.0.0.1", fleet.gateway_port)).expect("the gateway listens");
     write!(
         stream,
         "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n\
@@ -89,23 +89,23 @@ fn a_long_prefill_is_no_silence() {
     assert_eq!(
         lines.next().as_deref(),
         Some("HTTP/1.1 200 OK"),
-        "the head comes at once"
+        "the response head is sent before the prefill ends"
     );
     let first = lines.find(|line| line.starts_with(':') || line.starts_with("data: "));
     match first.as_deref() {
         Some(": keepalive") => {}
         Some(line) if line.starts_with("data: {") => {
-            eprintln!("NOT RUN: this machine read {LONG_PROMPT_TOKENS} tokens in less than ten seconds");
+            eprintln!("NOT RUN: this machine prefilled {LONG_PROMPT_TOKENS} tokens in less than ten seconds");
         }
         other => panic!("{other:?}"),
     }
-    // The client goes, and the worker does not read on for nobody.
+    // After the client disconnects, the worker stops the prefill and serves the next request.
     drop(lines);
     assert!(!fleet.gateway.chat("guide", "What is rooflet?").is_empty());
 }
 
 #[test]
-fn a_worker_by_hand_is_a_plain_server() {
+fn worker_started_by_hand_conforms_to_the_openai_api() {
     let scratch = Scratch::new();
     let port = free_port();
     let mut worker = Process::start(
@@ -123,8 +123,8 @@ fn a_worker_by_hand_is_a_plain_server() {
         answer => Err(answer.text),
     });
     conforms(&http, "mine");
-    refuses_a_rush_in_part(&http, "mine");
-    let metrics = http.get("/metrics").expect("an answer").text;
+    burst_is_rejected_in_part(&http, "mine");
+    let metrics = http.get("/metrics").expect("a response").text;
     assert!(
         metrics.contains("rooflet_") && !metrics.contains("What is rooflet"),
         "{metrics}"
@@ -132,12 +132,12 @@ fn a_worker_by_hand_is_a_plain_server() {
     assert!(worker.terminate().success(), "{}", worker.log());
 }
 
-/// What every OpenAI client relies on.
+/// Checks the behaviour that every OpenAI client relies on.
 fn conforms(http: &Http, model: &str) {
-    // Whole and streamed answers are the same text; usage adds up.
+    // Whole and streamed responses have the same text. The usage counts add up.
     let whole = http
         .post("/v1/chat/completions", &chat(model, json!({})))
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(whole.status, 200, "{}", whole.text);
     let body = whole.json();
     let text = body["choices"][0]["message"]["content"]
@@ -158,7 +158,7 @@ fn conforms(http: &Http, model: &str) {
                 json!({"stream": true, "stream_options": {"include_usage": true}}),
             ),
         )
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(streamed.streamed_text(), text);
     let events = streamed.events();
     assert_eq!(events.last().map(String::as_str), Some("[DONE]"));
@@ -177,11 +177,11 @@ fn conforms(http: &Http, model: &str) {
         .collect();
     assert_eq!(finishes.len(), 1, "one terminal chunk: {events:?}");
 
-    // max_tokens is exact.
+    // `max_tokens` is exact.
     for n in [1, 2, 7] {
         let answer = http
             .post("/v1/chat/completions", &chat(model, json!({"max_tokens": n})))
-            .expect("an answer")
+            .expect("a response")
             .json();
         assert_eq!(
             (
@@ -191,11 +191,11 @@ fn conforms(http: &Http, model: &str) {
             (Some(n), Some("length"))
         );
     }
-    // A stop string is not part of the answer and ends it.
+    // A stop string ends the answer and is not part of it.
     let stop: String = text.chars().skip(4).take(5).collect();
     let stopped = http
         .post("/v1/chat/completions", &chat(model, json!({"stop": stop})))
-        .expect("an answer")
+        .expect("a response")
         .json();
     assert_eq!(
         stopped["choices"][0]["message"]["content"].as_str(),
@@ -203,25 +203,25 @@ fn conforms(http: &Http, model: &str) {
     );
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
 
-    // A seed repeats itself.
+    // Equal seeds sample equal texts.
     let sample = |seed: u64| {
         let body = chat(model, json!({"temperature": 1.0, "seed": seed}));
         http.post("/v1/chat/completions", &body)
-            .expect("an answer")
+            .expect("a response")
             .json()["choices"][0]["message"]["content"]
             .clone()
     };
     assert_eq!(sample(7), sample(7));
 
-    // Completions take text, lists and token ids.
+    // Completions accept text, lists of texts and token ids.
     for prompt in [json!("rooflet is"), json!(["rooflet is"]), json!([1, 2, 3])] {
         let answer = http
             .post(
                 "/v1/completions",
                 &json!({"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0}),
             )
-            .expect("an answer");
-        // What follows three arbitrary ids may well be the end of the text.
+            .expect("a response");
+        // After three arbitrary token ids, the model may generate the end token early.
         let tokens = answer.json()["usage"]["completion_tokens"].as_u64();
         assert!(
             answer.status == 200 && tokens.is_some_and(|n| (1..=4).contains(&n)),
@@ -237,7 +237,7 @@ fn conforms(http: &Http, model: &str) {
     tokens_and_vectors_conform(http, model);
     structure_conforms(http, model);
 
-    // Bad requests are told as such and cost nothing.
+    // Invalid requests are rejected with an error that names the cause.
     let long = "word ".repeat(20_000);
     let bad = [
         (
@@ -269,7 +269,7 @@ fn conforms(http: &Http, model: &str) {
         ),
     ];
     for (answer, word) in bad {
-        let answer = answer.expect("an answer");
+        let answer = answer.expect("a response");
         let error = &answer.json()["error"];
         assert_eq!(answer.status, 400, "{word}: {}", answer.text);
         assert!(
@@ -280,15 +280,15 @@ fn conforms(http: &Http, model: &str) {
             answer.text
         );
     }
-    assert_eq!(http.get("/v1/nothing").expect("an answer").status, 404);
+    assert_eq!(http.get("/v1/nothing").expect("a response").status, 404);
     let nothing = http
         .post("/v1/nothing", &json!({"model": model}))
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(
         (nothing.status, nothing.json()["error"]["code"].as_str()),
         (404, Some("unknown_url"))
     );
-    let read = http.get("/v1/chat/completions").expect("an answer");
+    let read = http.get("/v1/chat/completions").expect("a response");
     assert_eq!(
         (read.status, read.headers["allow"].to_str().ok()),
         (405, Some("POST"))
@@ -297,48 +297,54 @@ fn conforms(http: &Http, model: &str) {
     assert_eq!(huge.expect("no reset").status, 413);
     let after = http
         .post("/v1/chat/completions", &chat(model, json!({})))
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(
         after.json()["choices"][0]["message"]["content"].as_str(),
         Some(text.as_str()),
-        "it still answers as before"
+        "rejected requests do not change later answers"
     );
 }
 
-/// Requests of a client that sends all it has at once.
-const RUSH: usize = 64;
-/// What a replica of four rows takes: those, and eight that wait for each.
-const TAKEN_OF_A_RUSH: usize = 4 + 4 * 8;
+/// Number of requests sent at the same time.
+const BURST: usize = 64;
+/// Requests that a replica with four batch rows accepts: four running, and eight queued for each.
+const ACCEPTED_OF_A_BURST: usize = 4 + 4 * 8;
 
-/// More than is worked off in bearable time: those for whom there is room are answered as ever, the others know when to come.
-fn refuses_a_rush_in_part(http: &Http, model: &str) {
+/// Checks a burst larger than the request queue: accepted requests get the usual answer, rejected
+/// requests get 429 with `Retry-After`.
+fn burst_is_rejected_in_part(http: &Http, model: &str) {
     let body = chat(model, json!({"max_tokens": 200, "ignore_eos": true}));
-    let start = Barrier::new(RUSH);
-    let ask = || {
-        let http = http.another();
+    let start = Barrier::new(BURST);
+    let send = || {
+        let http = http.duplicate();
         start.wait();
-        http.post("/v1/chat/completions", &body).expect("an answer")
+        http.post("/v1/chat/completions", &body).expect("a response")
     };
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let asking: Vec<_> = (0..RUSH).map(|_| scope.spawn(ask)).collect();
-        asking.into_iter().map(|one| one.join().expect("asked")).collect()
+        let threads: Vec<_> = (0..BURST).map(|_| scope.spawn(send)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|result| result.expect("no panic")).collect()
     });
-    let (taken, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
-    assert!(taken.len() >= TAKEN_OF_A_RUSH, "{} were answered", taken.len());
-    assert!(!refused.is_empty(), "nobody was refused");
-    let text = |answer: &Answer| answer.json()["choices"][0]["message"]["content"].to_string();
-    let first = text(taken[0]);
-    assert!(taken.iter().all(|answer| text(answer) == first));
-    for answer in refused {
+    let (accepted, rejected): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert!(
+        accepted.len() >= ACCEPTED_OF_A_BURST,
+        "{} were accepted",
+        accepted.len()
+    );
+    assert!(!rejected.is_empty(), "no request was rejected");
+    let text = |answer: &HttpResponse| answer.json()["choices"][0]["message"]["content"].to_string();
+    let first = text(accepted[0]);
+    assert!(accepted.iter().all(|answer| text(answer) == first));
+    for answer in rejected {
         let code = answer.json()["error"]["code"].clone();
         assert_eq!((answer.status, code), (429, json!("rate_limit_exceeded")));
-        let wait = answer.headers.get("retry-after").expect("says when to come");
+        let wait = answer.headers.get("retry-after").expect("the header");
         let wait: u32 = wait.to_str().expect("text").parse().expect("seconds");
         assert!((1..=60).contains(&wait), "{wait} s");
     }
 }
 
-/// Formats and tool calls, on a model that has been trained for neither.
+/// Checks structured outputs and tool calls with a model that was trained for neither.
 fn structure_conforms(http: &Http, model: &str) {
     let schema = json!({"type": "object", "properties": {"chip": {"enum": ["M1", "M4"]}, "fits": {"type": "boolean"}},
                         "required": ["chip", "fits"], "additionalProperties": false});
@@ -353,7 +359,7 @@ fn structure_conforms(http: &Http, model: &str) {
     assert_eq!(whole["choices"][0]["finish_reason"], "stop");
     let mut streaming = chat(model, format);
     streaming["stream"] = json!(true);
-    let streamed = http.post("/v1/chat/completions", &streaming).expect("an answer");
+    let streamed = http.post("/v1/chat/completions", &streaming).expect("a response");
     assert_eq!(streamed.streamed_text(), text);
 
     let tools = json!([{"type": "function", "function": {"name": "judge", "parameters": schema}}]);
@@ -373,27 +379,27 @@ fn structure_conforms(http: &Http, model: &str) {
         "{called}"
     );
 
-    let unheld = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}});
-    let refused = http
-        .post("/v1/chat/completions", &chat(model, unheld))
-        .expect("an answer");
+    let unsupported = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}}});
+    let rejected = http
+        .post("/v1/chat/completions", &chat(model, unsupported))
+        .expect("a response");
     assert_eq!(
-        (refused.status, refused.json()["error"]["param"].as_str()),
+        (rejected.status, rejected.json()["error"]["param"].as_str()),
         (400, Some("response_format.json_schema.schema")),
         "{}",
-        refused.text
+        rejected.text
     );
 }
 
 fn post_json(http: &Http, path: &str, body: &serde_json::Value) -> serde_json::Value {
-    let answer = http.post(path, body).expect("an answer");
+    let answer = http.post(path, body).expect("a response");
     assert_eq!(answer.status, 200, "{path} {body}: {}", answer.text);
     answer.json()
 }
 
-/// Choices, logprobs and what changes them; `text` is the greedy answer.
+/// Checks `n`, logprobs, bias and penalties. `text` is the greedy answer.
 fn probabilities_conform(http: &Http, model: &str, text: &str) {
-    // Choices are told apart, and greedy ones are alike.
+    // Choices have distinct indexes. Greedy choices have equal texts.
     let choices = post_json(http, "/v1/chat/completions", &chat(model, json!({"n": 3})));
     for index in 0..3 {
         let choice = &choices["choices"][index];
@@ -402,17 +408,18 @@ fn probabilities_conform(http: &Http, model: &str, text: &str) {
             (&json!(index), Some(text))
         );
     }
-    // The tokens of logprobs are the text; the most probable comes first.
-    let asked = chat(model, json!({"logprobs": true, "top_logprobs": 3}));
-    let scored = post_json(http, "/v1/chat/completions", &asked);
+    // The tokens of `logprobs` join to the text. `top_logprobs` starts with the most probable
+    // token.
+    let request = chat(model, json!({"logprobs": true, "top_logprobs": 3}));
+    let scored = post_json(http, "/v1/chat/completions", &request);
     let content = scored["choices"][0]["logprobs"]["content"]
         .as_array()
         .expect("a list");
-    let said: String = content
+    let printed: String = content
         .iter()
         .map(|entry| entry["token"].as_str().expect("text"))
         .collect();
-    assert_eq!(said, text);
+    assert_eq!(printed, text);
     for entry in content {
         let top = entry["top_logprobs"].as_array().expect("a list");
         assert_eq!(top.len(), 3);
@@ -421,7 +428,7 @@ fn probabilities_conform(http: &Http, model: &str, text: &str) {
             (&entry["token"], &entry["logprob"])
         );
     }
-    // A banned token is not said; a penalty that is large enough changes the text.
+    // A banned token is not generated, and large penalties change the text.
     let first = post_json(
         http,
         "/tokenize",
@@ -439,7 +446,7 @@ fn probabilities_conform(http: &Http, model: &str, text: &str) {
             "{change}"
         );
     }
-    // A prompt is scored, as evaluations do it.
+    // `echo` returns the logprobs of the prompt, as evaluation harnesses request it.
     let echo = json!({"model": model, "prompt": [5, 6, 7, 8], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": true});
     let logprobs = &post_json(http, "/v1/completions", &echo)["choices"][0]["logprobs"];
     let scores = logprobs["token_logprobs"].as_array().expect("a list");
@@ -475,6 +482,6 @@ fn tokens_and_vectors_conform(http: &Http, model: &str) {
             .sum();
         assert!((length - 1.0).abs() < 1e-5, "{length}");
     }
-    let document = http.get("/openapi.json").expect("an answer").json();
+    let document = http.get("/openapi.json").expect("a response").json();
     assert!(document["paths"]["/v1/embeddings"].is_object());
 }

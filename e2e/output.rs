@@ -1,12 +1,12 @@
-//! What becomes of a process whose output nobody takes any more.
+//! Processes whose stdout or stderr is closed, and the log filter.
 
 use std::process::{Command, Stdio};
 
 use crate::harness::{Scratch, eventually, rooflet};
 
-/// `rooflet server 2>&1 | tee log` and Ctrl-C: tee may be gone first.
+/// Covers Ctrl-C in `rooflet server 2>&1 | tee log`, where `tee` may exit first.
 #[test]
-fn a_server_whose_log_nobody_reads_stops_when_asked() {
+fn server_with_a_closed_log_pipe_stops_on_sigterm() {
     let scratch = Scratch::new();
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut server = Command::new(rooflet())
@@ -16,32 +16,32 @@ fn a_server_whose_log_nobody_reads_stops_when_asked() {
         .stdout(Stdio::null())
         .stderr(writer)
         .spawn()
-        .expect("it starts");
+        .expect("the binary starts");
     eventually("the server's kubeconfig", || {
         let written = scratch.join("server/kubeconfig").exists();
-        written.then_some(()).ok_or_else(|| "it is not there".to_owned())
+        written.then_some(()).ok_or_else(|| "missing".to_owned())
     });
     drop(reader);
     let pid = nix::unistd::Pid::from_raw(server.id().cast_signed());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("it runs");
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("the process exists");
     let mut ended = None;
     for _ in 0..300 {
-        ended = server.try_wait().expect("our own child");
+        ended = server.try_wait().expect("a child process");
         if ended.is_some() {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     if ended.is_none() {
-        server.kill().expect("our own child");
-        server.wait().expect("our own child");
+        server.kill().expect("a child process");
+        server.wait().expect("a child process");
     }
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
-/// `rooflet fit --cases … | head -1`
+/// Covers `rooflet fit --cases … | head -1`.
 #[test]
-fn output_that_nobody_reads_ends_a_verb_quietly() {
+fn closed_stdout_ends_a_command_without_an_error() {
     let scratch = Scratch::new();
     let cases = scratch.write(
         "cases.csv",
@@ -58,25 +58,25 @@ fn output_that_nobody_reads_ends_a_verb_quietly() {
         .stdout(writer)
         .stderr(Stdio::piped())
         .spawn()
-        .expect("it starts")
+        .expect("the binary starts")
         .wait_with_output()
-        .expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("error"), "{said}");
+        .expect("the process exits");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !printed.contains("error"), "{printed}");
 }
 
-/// A variable that says nothing, and one that says nonsense.
+/// An empty variable counts as unset.
 #[test]
-fn a_wrong_log_filter_is_told() {
+fn invalid_log_filter_is_rejected() {
     let run = |name: &str, value: &str| {
         let output = Command::new(rooflet()).arg("version").env(name, value).output();
-        output.expect("it starts")
+        output.expect("the binary starts")
     };
     for name in ["ROOFLET_LOG", "ROOFLET_LOG_FORMAT"] {
         assert!(run(name, "").status.success(), "{name}");
     }
     let wrong = run("ROOFLET_LOG", "rooflet=loud");
-    let said = String::from_utf8_lossy(&wrong.stderr);
-    assert_eq!(wrong.status.code(), Some(2), "{said}");
-    assert!(said.contains("ROOFLET_LOG is `rooflet=loud`"), "{said}");
+    let printed = String::from_utf8_lossy(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("ROOFLET_LOG is `rooflet=loud`"), "{printed}");
 }

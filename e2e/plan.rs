@@ -1,4 +1,4 @@
-//! CapacityPlans on the fleet there is: answered by the controller and by the command line alike.
+//! CapacityPlans for the current fleet: the controller and `rooflet plan` return the same verdict.
 
 use std::process::Command;
 
@@ -32,15 +32,15 @@ fn answered(kubectl: &Kubectl, name: &str, ready: &str) -> Value {
             "wait --for=condition=Ready={ready} cplan/{name} --timeout=60s"
         ))
         .ok();
-    kubectl.json(&format!("cplan {name}")).expect("it is there")
+    kubectl.json(&format!("cplan {name}")).expect("the plan")
 }
 
 #[test]
-fn a_plan_is_answered_once_for_the_fleet_there_is() {
+fn plan_is_answered_once_for_the_current_fleet() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
-    // What the probe finds changes the answer, rightly.
+    // The probe's measurements change the verdict, so they must be there before the plan.
     kubectl
         .run("wait --for=condition=ProbeFresh mac --all --timeout=120s")
         .ok();
@@ -72,14 +72,14 @@ fn a_plan_is_answered_once_for_the_fleet_there_is() {
         "{message}"
     );
 
-    // The controller has looked at the first one again for each of the others, and has written it no more.
-    let again = kubectl.json("cplan little").expect("it is there");
+    // The other two plans caused reconciliations of the first one, which wrote nothing.
+    let again = kubectl.json("cplan little").expect("the plan");
     assert_eq!(
         again["metadata"]["resourceVersion"],
         little["metadata"]["resourceVersion"]
     );
 
-    // The command line sees the same fleet, and answers the same.
+    // `rooflet plan` reads the same fleet and returns the same verdict.
     let file = fleet
         .scratch
         .write("plan.yaml", &plan("little", "local://guide", 0.01));
@@ -89,9 +89,9 @@ fn a_plan_is_answered_once_for_the_fleet_there_is() {
         .arg("--kubeconfig")
         .arg(fleet.kubeconfig())
         .output()
-        .expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{told}");
+        .expect("the binary starts");
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{reported}");
     let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(printed["summary"], verdict["summary"]);
     let placement = |of: &Value| of["placements"][0]["replicas"][0]["memoryBytes"].as_u64();

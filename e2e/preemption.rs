@@ -1,10 +1,10 @@
-//! Priorities where there is room for one: the control plane, a simulated Mac with a real agent, real kubectl.
+//! Preemption by priority on one simulated Mac with memory for one replica.
 
 use serde_json::Value;
 
 use crate::harness::{Cluster, Kubectl, eventually};
 
-/// One replica of the model takes nearly all that models may use of it.
+/// One Mac. A replica of the model reserves nearly all of its allocatable memory.
 const FLEET: &str = "
 fleet:
   macs:
@@ -27,7 +27,7 @@ spec:
     )
 }
 
-/// The replica of a deployment, once it satisfies `is`.
+/// Waits for a replica of a deployment that satisfies `is`, and returns the replica.
 #[track_caller]
 fn replica(kubectl: &Kubectl, deployment: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     eventually(&format!("the replica of {deployment} {what}"), || {
@@ -59,10 +59,10 @@ fn is_unschedulable(replica: &Value) -> bool {
 }
 
 fn name(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().expect("it has one")
+    object["metadata"]["name"].as_str().expect("a name")
 }
 
-/// What events say of an object with this reason.
+/// Returns the messages of an object's events with this reason.
 fn messages(kubectl: &Kubectl, object: &Value, reason: &str) -> Result<Vec<String>, String> {
     let events = kubectl.json("events")?;
     let of = |event: &&Value| {
@@ -86,7 +86,7 @@ fn wait_for_event(kubectl: &Kubectl, object: &Value, reason: &str, words: &str) 
 }
 
 #[test]
-fn a_lower_priority_gives_way_and_an_equal_one_never() {
+fn lower_priority_is_preempted_and_an_equal_one_is_not() {
     let Some(cluster) = Cluster::simulated(FLEET, &[]) else {
         return;
     };
@@ -98,10 +98,10 @@ fn a_lower_priority_gives_way_and_an_equal_one_never() {
 
     kubectl.apply(&deployment("high", 5)).ok();
     let high = replica(kubectl, "high", "is ready", is_ready);
-    let takes = format!("Preempted by default/{} of priority 5", name(&high));
-    wait_for_event(kubectl, &low, "Preempted", &takes);
+    let preempted_by = format!("Preempted by default/{} of priority 5", name(&high));
+    wait_for_event(kubectl, &low, "Preempted", &preempted_by);
     wait_for_event(kubectl, &high, "Preempting", name(&low));
-    // Its deployment makes another one, which waits like the equal one: neither has the room of the other.
+    // The deployment's replacement replica stays unscheduled, as `equal` does.
     let again = replica(kubectl, "low", "has no node", is_unschedulable);
     assert_ne!(again["metadata"]["uid"], low["metadata"]["uid"]);
 
@@ -114,7 +114,7 @@ fn a_lower_priority_gives_way_and_an_equal_one_never() {
     assert_eq!(
         messages(kubectl, &equal, "Scheduled"),
         Ok(Vec::new()),
-        "what left for `high` was given to `equal`"
+        "memory freed for `high` was reserved by `equal`"
     );
     assert_eq!(messages(kubectl, &high, "Preempted"), Ok(Vec::new()));
 }

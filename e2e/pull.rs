@@ -1,4 +1,4 @@
-//! Models of a hub: from `kubectl apply` to an answer, and all that can come between.
+//! Model downloads from a hub: the path from `kubectl apply` to an answer, and its failures.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,22 +12,24 @@ use crate::harness::{
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// A deployment of a model of the hub, with the rest of its model's fields as in a flow mapping.
+/// Manifest of a deployment of a hub's model. `rest` holds further fields of `model`, as in a flow
+/// mapping.
 fn deployment(name: &str, model: &str, rest: &str) -> String {
     format!(
         "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {{name: {name}}}\n\
          spec:\n  model: {{source: 'hf://{model}'{rest}}}\n  serving: {{contextTokens: 256, maxConcurrency: 2}}\n\
-         \x20 # A machine that builds and tests may be short of memory.\n  placement: {{tolerations: [{{operator: Exists}}]}}\n"
+         \x20 # The test machine may report memory pressure.\n  placement: {{tolerations: [{{operator: Exists}}]}}\n"
     )
 }
 
-/// A hub that has the guide, and a control plane that knows it; with the guide's commit.
+/// Starts a hub that serves the guide model, and a control plane that uses the hub. Also returns
+/// the model's commit.
 fn with_hub(token: Option<&str>) -> Option<(Hub, Cluster, String)> {
     let hub = Hub::start();
     let commit = hub.commit("rooflet/guide", &repository("examples/models/guide"));
     let mut env = vec![("HF_ENDPOINT", hub.endpoint())];
     env.extend(token.map(|token| ("HF_TOKEN", token.to_owned())));
-    let cluster = Cluster::start_in(env, &[])?;
+    let cluster = Cluster::start_with_env(env, &[])?;
     Some((hub, cluster, commit))
 }
 
@@ -38,7 +40,8 @@ fn agent(cluster: &Cluster) -> Process {
     agent
 }
 
-/// Where downloads of the weights began. Headers, of which the end is asked for, too, are no download.
+/// Start offsets of the weight downloads. Requests for a bounded range read headers and do not
+/// count.
 fn downloads(hub: &Hub) -> Vec<usize> {
     let all = hub.downloads().into_iter();
     let weights = all.filter(|download| download.file == WEIGHTS);
@@ -51,7 +54,7 @@ fn downloads(hub: &Hub) -> Vec<usize> {
         .collect()
 }
 
-/// The only replica of a deployment, beside those that are leaving.
+/// Returns the only replica of a deployment, ignoring replicas that are being deleted.
 fn replica(cluster: &Cluster, deployment: &str) -> Result<Value, String> {
     let label = format!("mrep -l rooflet.dev/deployment={deployment}");
     let mut found = cluster.kubectl.json(&label)?["items"].take();
@@ -99,9 +102,9 @@ fn wait_for_event(cluster: &Cluster, reason: &str) {
     });
 }
 
-/// Waits until a condition of a deployment says these words.
+/// Waits until a condition of a deployment contains these words.
 #[track_caller]
-fn wait_for_words(cluster: &Cluster, deployment: &str, words: &str) {
+fn wait_for_condition_text(cluster: &Cluster, deployment: &str, words: &str) {
     eventually(&format!("{deployment}: {words}"), || {
         let found = cluster.kubectl.json(&format!("mdep/{deployment}"))?;
         let conditions = found["status"]["conditions"].to_string();
@@ -113,23 +116,23 @@ fn wait_for_words(cluster: &Cluster, deployment: &str, words: &str) {
     });
 }
 
-/// How much of weights has come, below a directory.
-fn came(directory: &Path) -> Option<u64> {
+/// Size of the partial weights file below a directory.
+fn downloaded_bytes(directory: &Path) -> Option<u64> {
     let entries = std::fs::read_dir(directory).ok()?;
     entries.flatten().find_map(|entry| match entry.path() {
-        path if path.is_dir() => came(&path),
+        path if path.is_dir() => downloaded_bytes(&path),
         path if path.ends_with("model.safetensors.partial") => Some(entry.metadata().ok()?.len()),
         _ => None,
     })
 }
 
 #[test]
-fn a_model_comes_from_its_hub() {
+fn model_is_downloaded_from_a_hub() {
     let Some((mut hub, mut cluster, commit)) = with_hub(None) else {
         return;
     };
     let mut agent = agent(&cluster);
-    // A download that takes some seconds can be seen.
+    // Slow enough for the phase to be observed.
     hub.limit(Some(1_000_000));
     cluster
         .kubectl
@@ -151,7 +154,7 @@ fn a_model_comes_from_its_hub() {
     wait_for_answer(&cluster.gateway, "first");
     hub.limit(None);
 
-    // What it serves can be told from every object, and from events.
+    // Objects and events name the commit that is served.
     assert_eq!(first["spec"]["model"]["revision"], *commit, "{first:#}");
     let revisions = cluster.kubectl.json("mrev").expect("a list");
     assert_eq!(
@@ -162,7 +165,7 @@ fn a_model_comes_from_its_hub() {
         wait_for_event(&cluster, reason);
     }
     let listed = format!("hf://rooflet/guide@{commit}");
-    let speed = eventually("the model at its node, and how fast it came", || {
+    let speed = eventually("the model and its download speed in the node's status", || {
         let status = cluster.kubectl.json("mac/node-1")?["status"].take();
         let models = status["models"].as_array().into_iter().flatten();
         let is_there = models.into_iter().any(|model| model["name"] == *listed);
@@ -171,15 +174,15 @@ fn a_model_comes_from_its_hub() {
     });
     assert!((400_000.0..1_100_000.0).contains(&speed), "{speed}");
 
-    // What is on its way, or there, is not downloaded again.
+    // A model that is being downloaded, or is present, is not downloaded again.
     wait_for_ready(&cluster, "second");
     assert_eq!(downloads(&hub), [0]);
 
-    serves_on_without_its_hub(&mut hub, &mut cluster, &mut agent);
-    follows_the_hub_only_when_asked(&hub, &mut cluster, &commit);
+    serves_without_the_hub(&mut hub, &mut cluster, &mut agent);
+    follows_the_branch_only_on_restart(&hub, &mut cluster, &commit);
 }
 
-fn serves_on_without_its_hub(hub: &mut Hub, cluster: &mut Cluster, agent: &mut Process) {
+fn serves_without_the_hub(hub: &mut Hub, cluster: &mut Cluster, agent: &mut Process) {
     hub.stop();
     let workers = cluster.workers("node-1");
     cluster.restart();
@@ -191,7 +194,7 @@ fn serves_on_without_its_hub(hub: &mut Hub, cluster: &mut Cluster, agent: &mut P
     }
     assert_eq!(cluster.workers("node-1").len(), workers.len());
 
-    // A new replica needs nothing of the hub, either.
+    // A new replica of a downloaded model does not need the hub either.
     let before = replica(cluster, "second").expect("one")["metadata"]["name"].take();
     cluster
         .kubectl
@@ -209,11 +212,11 @@ fn serves_on_without_its_hub(hub: &mut Hub, cluster: &mut Cluster, agent: &mut P
     hub.start_again();
 }
 
-fn follows_the_hub_only_when_asked(hub: &Hub, cluster: &mut Cluster, commit: &str) {
+fn follows_the_branch_only_on_restart(hub: &Hub, cluster: &mut Cluster, commit: &str) {
     let changed = cluster.scratch.join("changed");
     copy_guide(&changed);
     std::fs::write(changed.join("generation_config.json"), "{}").expect("writable");
-    // The same in other forms, which nobody needs.
+    // Files in the repository that the worker does not use.
     let others = [
         "original/params.json",
         "consolidated.safetensors",
@@ -227,7 +230,7 @@ fn follows_the_hub_only_when_asked(hub: &Hub, cluster: &mut Cluster, commit: &st
 
     let uid = |cluster: &Cluster, name: &str| replica(cluster, name).expect("one")["metadata"]["uid"].take();
     let before = ["first", "second"].map(|name| uid(cluster, name));
-    // Whoever looks at everything anew is not led to another commit.
+    // A restart, an update or a scale-up does not change the resolved commit.
     cluster.restart();
     cluster.kubectl.run("label mdep first second looked=again").ok();
     cluster.kubectl.run("scale mdep/second --replicas=0").ok();
@@ -254,7 +257,7 @@ fn follows_the_hub_only_when_asked(hub: &Hub, cluster: &mut Cluster, commit: &st
             .all(|download| !others.contains(&download.file.as_str()))
     );
 
-    // The way back costs no download.
+    // A rollback uses the earlier download.
     cluster.rollout_ok("undo mdep/first");
     cluster.rollout_ok("status mdep/first --timeout=120s");
     let first = wait_for_ready(cluster, "first");
@@ -263,7 +266,7 @@ fn follows_the_hub_only_when_asked(hub: &Hub, cluster: &mut Cluster, commit: &st
 }
 
 #[test]
-fn a_download_goes_on_where_it_ended() {
+fn download_resumes_after_an_agent_crash() {
     let Some((hub, cluster, _)) = with_hub(None) else {
         return;
     };
@@ -274,27 +277,27 @@ fn a_download_goes_on_where_it_ended() {
         .apply(&deployment("guide", "rooflet/guide", ""))
         .ok();
     let state = cluster.scratch.join("node-1");
-    eventually("half a megabyte", || match came(&state) {
+    eventually("half a megabyte", || match downloaded_bytes(&state) {
         Some(500_000..) => Ok(()),
         other => Err(format!("{other:?}")),
     });
     kill_9(agent.pid());
     drop(agent);
-    let kept = came(&state).expect("it is kept");
+    let kept = downloaded_bytes(&state).expect("the partial file is kept");
     let _agent = self::agent(&cluster);
-    eventually("more of it", || match came(&state) {
+    eventually("a resumed download", || match downloaded_bytes(&state) {
         Some(more) if more > kept => Ok(()),
         other => Err(format!("{other:?}")),
     });
     assert_eq!(downloads(&hub), [0, kept as usize]);
 
-    // Nobody wants it any more; then somebody does.
+    // The download also resumes after its deployment was deleted and created again.
     cluster.kubectl.run("delete mdep/guide").ok();
     eventually("no replica", || {
         let found = cluster.kubectl.run("get mrep -o name").ok();
         if found.is_empty() { Ok(()) } else { Err(found) }
     });
-    let kept = came(&state).expect("it is kept");
+    let kept = downloaded_bytes(&state).expect("the partial file is kept");
     hub.limit(None);
     cluster
         .kubectl
@@ -302,20 +305,20 @@ fn a_download_goes_on_where_it_ended() {
         .ok();
     wait_for_ready(&cluster, "guide");
     let begins = downloads(&hub);
-    // Its last bytes may have come after our look.
+    // The last bytes may have been written after `kept` was read.
     assert!(
         begins.len() == 3 && begins[2] >= kept as usize,
         "{kept} {begins:?}"
     );
     wait_for_answer(&cluster.gateway, "guide");
-    assert_eq!(came(&state), None);
+    assert_eq!(downloaded_bytes(&state), None);
 
-    a_connection_that_breaks_costs_nothing(&hub, &cluster);
-    what_is_wrong_is_never_served(&hub, &cluster);
-    a_model_of_several_files_comes_whole(&hub, &cluster);
+    broken_connection_resumes(&hub, &cluster);
+    corrupt_download_is_never_served(&hub, &cluster);
+    sharded_model_is_downloaded(&hub, &cluster);
 }
 
-fn a_connection_that_breaks_costs_nothing(hub: &Hub, cluster: &Cluster) {
+fn broken_connection_resumes(hub: &Hub, cluster: &Cluster) {
     hub.commit("rooflet/broken", &repository("examples/models/guide"));
     hub.fault(WEIGHTS, 1_000_000, Fault::Cut, Times::Once);
     hub.fault(WEIGHTS, 1_500_000, Fault::Busy, Times::Once);
@@ -327,10 +330,13 @@ fn a_connection_that_breaks_costs_nothing(hub: &Hub, cluster: &Cluster) {
     wait_for_ready(cluster, "broken");
     let begins = &downloads(hub)[before..];
     assert!(matches!(begins, [0, 1..=1_000_000, _]), "{begins:?}");
-    assert_eq!(begins[1], begins[2], "what came is kept while the hub is busy");
+    assert_eq!(
+        begins[1], begins[2],
+        "downloaded bytes are kept while the hub is busy"
+    );
 }
 
-fn a_model_of_several_files_comes_whole(hub: &Hub, cluster: &Cluster) {
+fn sharded_model_is_downloaded(hub: &Hub, cluster: &Cluster) {
     let directory = cluster.scratch.join("sharded");
     copy_guide(&directory);
     let names = shard(&directory);
@@ -349,14 +355,15 @@ fn a_model_of_several_files_comes_whole(hub: &Hub, cluster: &Cluster) {
     );
 }
 
-/// Spreads the weights of a directory over two files with an index, as those of large models are; returns their names.
+/// Splits a directory's weights into two files with an index, as large models have. Returns the
+/// files' names.
 fn shard(directory: &Path) -> [String; 2] {
     let whole = directory.join(WEIGHTS);
     let file = std::fs::read(&whole).expect("readable");
     let (length, rest) = file.split_at(8);
     let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
     let (header, data) = rest.split_at(length as usize);
-    let header: BTreeMap<String, Value> = serde_json::from_slice(header).expect("a header");
+    let header: BTreeMap<String, Value> = serde_json::from_slice(header).expect("a safetensors header");
     let names = [1, 2].map(|number| format!("model-{number:05}-of-00002.safetensors"));
     let mut shards = [(); 2].map(|()| (serde_json::Map::new(), Vec::new()));
     let mut weight_map = serde_json::Map::new();
@@ -378,13 +385,13 @@ fn shard(directory: &Path) -> [String; 2] {
     }
     let index = json!({"metadata": {"total_size": data.len()}, "weight_map": weight_map});
     std::fs::write(directory.join("model.safetensors.index.json"), index.to_string()).expect("writable");
-    std::fs::remove_file(whole).expect("there");
+    std::fs::remove_file(whole).expect("removable");
     names
 }
 
-/// What came to nodes before decides where the next model goes.
+/// The scheduler uses the download speeds that nodes measured earlier.
 #[test]
-fn a_model_goes_to_the_node_that_has_it_sooner() {
+fn scheduler_prefers_the_node_with_the_faster_download() {
     let Some((hub, cluster, _)) = with_hub(None) else {
         return;
     };
@@ -399,7 +406,7 @@ fn a_model_goes_to_the_node_that_has_it_sooner() {
             .wait_for_condition(&format!("mac/{node}"), "Ready", "True");
         agent
     };
-    // By its name it would come first.
+    // Without measurements, the scheduler would prefer this node by its name.
     let _far = join("a-far");
     hub.limit(Some(400_000));
     let apply = |name: &str, model: &str| {
@@ -416,7 +423,7 @@ fn a_model_goes_to_the_node_that_has_it_sooner() {
     let _near = join("b-near");
     apply("second", "near");
     for node in ["a-far", "b-near"] {
-        eventually("how fast models came", || {
+        eventually("a measured download speed", || {
             let found = cluster.kubectl.json(&format!("mac/{node}"))?;
             let speed = &found["status"]["download"];
             if speed.is_object() {
@@ -434,16 +441,19 @@ fn a_model_goes_to_the_node_that_has_it_sooner() {
     assert_eq!(third["spec"]["nodeName"], "b-near", "{third:#}");
     let name = third["metadata"]["name"].as_str().expect("a name");
     let events = format!("get events --field-selector involvedObject.name={name},reason=Scheduled -o yaml");
-    let told = cluster.kubectl.run(&events).ok();
-    assert!(told.contains("weights downloaded and read within"), "{told}");
-    // Where a model is already is sooner than anywhere.
+    let reported = cluster.kubectl.run(&events).ok();
+    assert!(
+        reported.contains("weights downloaded and read within"),
+        "{reported}"
+    );
+    // A node that has the model is ready earliest.
     let fourth = apply("fourth", "guide");
     assert_eq!(fourth["spec"]["nodeName"], "a-far", "{fourth:#}");
 }
 
-/// A replica without a surge beside it answers until the model that follows it is there: no request fails.
+/// Without a surge, the old replica serves until the new model is downloaded. No request fails.
 #[test]
-fn what_is_replaced_in_place_stays_until_its_node_has_what_follows() {
+fn in_place_replacement_waits_for_the_download() {
     let Some((hub, cluster, commit)) = with_hub(None) else {
         return;
     };
@@ -462,9 +472,9 @@ fn what_is_replaced_in_place_stays_until_its_node_has_what_follows() {
         let words = format!(
             "the replicas on node-1 are replaced after hf://rooflet/guide@{moved} is downloaded there"
         );
-        wait_for_words(&cluster, "guide", &words);
-        eventually("some of it", || {
-            came(&cluster.scratch.join("node-1"))
+        wait_for_condition_text(&cluster, "guide", &words);
+        eventually("a partial download", || {
+            downloaded_bytes(&cluster.scratch.join("node-1"))
                 .filter(|bytes| *bytes > 0)
                 .ok_or_else(String::new)
         });
@@ -481,27 +491,30 @@ fn what_is_replaced_in_place_stays_until_its_node_has_what_follows() {
         Value::Null
     );
     assert_eq!(downloads(&hub), [0, 0]);
-    // Its model was there when it came.
+    // The new replica found its model downloaded.
     let name = second["metadata"]["name"].as_str().expect("a name");
-    let told = cluster
+    let reported = cluster
         .kubectl
         .run(&format!("get events --field-selector involvedObject.name={name}"));
-    assert!(!told.ok().contains("Pulling"), "it had to wait");
+    assert!(
+        !reported.ok().contains("Pulling"),
+        "the new replica waited for a download"
+    );
 }
 
-/// Nothing of a model is downloaded for which there is no room.
+/// Nothing is downloaded of a model that does not fit.
 #[test]
-fn a_model_for_which_there_is_no_room_is_refused_with_numbers() {
+fn model_larger_than_the_disk_is_rejected_with_numbers() {
     let Some((hub, cluster, _)) = with_hub(None) else {
         return;
     };
     let _agent = agent(&cluster);
-    hub.claim("config.json", 1 << 50);
+    hub.set_claimed_size("config.json", 1 << 50);
     cluster
         .kubectl
         .apply(&deployment("guide", "rooflet/guide", ""))
         .ok();
-    wait_for_words(&cluster, "guide", "1.0 PiB");
+    wait_for_condition_text(&cluster, "guide", "1.0 PiB");
     assert!(
         hub.downloads()
             .iter()
@@ -509,7 +522,7 @@ fn a_model_for_which_there_is_no_room_is_refused_with_numbers() {
     );
 }
 
-fn what_is_wrong_is_never_served(hub: &Hub, cluster: &Cluster) {
+fn corrupt_download_is_never_served(hub: &Hub, cluster: &Cluster) {
     hub.commit("rooflet/wrong", &repository("examples/models/guide"));
     hub.fault(WEIGHTS, 3_000_000, Fault::Corrupt, Times::Always);
     let before = downloads(hub).len();
@@ -517,22 +530,22 @@ fn what_is_wrong_is_never_served(hub: &Hub, cluster: &Cluster) {
         .kubectl
         .apply(&deployment("wrong", "rooflet/wrong", ""))
         .ok();
-    wait_for_words(cluster, "wrong", "but the hub reports");
-    // It is tried again, from the beginning, and comes out as badly.
-    eventually("a second try", || match downloads(hub).len() - before {
+    wait_for_condition_text(cluster, "wrong", "but the hub reports");
+    // The download is retried from the beginning, and fails again.
+    eventually("a second attempt", || match downloads(hub).len() - before {
         2.. => Ok(()),
         count => Err(count.to_string()),
     });
     let found = replica(cluster, "wrong").expect("one");
     assert_eq!(found["status"]["phase"], "Pulling", "{found:#}");
-    hub.mend();
+    hub.clear_faults();
     wait_for_ready(cluster, "wrong");
     assert!(downloads(hub)[before..].iter().all(|begin| *begin == 0));
     wait_for_answer(&cluster.gateway, "wrong");
 }
 
 #[test]
-fn what_a_hub_refuses_is_told_with_its_remedy() {
+fn hub_errors_are_reported_with_a_remedy() {
     let Some((mut hub, cluster, commit)) = with_hub(Some("hf_ours")) else {
         return;
     };
@@ -552,13 +565,13 @@ fn what_a_hub_refuses_is_told_with_its_remedy() {
         hub.commit(&format!("rooflet/{name}"), &directory);
     };
     broken("weightless", &|directory| {
-        std::fs::remove_file(directory.join(WEIGHTS)).expect("there")
+        std::fs::remove_file(directory.join(WEIGHTS)).expect("removable")
     });
     broken("nameless", &|directory| {
-        std::fs::remove_file(directory.join("config.json")).expect("there")
+        std::fs::remove_file(directory.join("config.json")).expect("removable")
     });
     broken("foreign", &|directory| {
-        let config = std::fs::read_to_string(directory.join("config.json")).expect("there");
+        let config = std::fs::read_to_string(directory.join("config.json")).expect("readable");
         let config = config.replace("\"llama\"", "\"mamba\"");
         std::fs::write(directory.join("config.json"), config).expect("writable");
     });
@@ -588,19 +601,22 @@ fn what_a_hub_refuses_is_told_with_its_remedy() {
         ("foreign", "rooflet/foreign", "", "mamba"),
     ] {
         cluster.kubectl.apply(&deployment(name, model, rest)).ok();
-        wait_for_words(&cluster, name, words);
+        wait_for_condition_text(&cluster, name, words);
         cluster.kubectl.run(&format!("delete mdep {name}")).ok();
     }
 
-    // A token opens what is ours, where it is known; it does not leave for the CDN, which refuses whoever shows one.
+    // An agent without the token cannot download a private model. The token is never sent to the
+    // CDN, which rejects requests that carry one.
     agent.terminate();
     let endpoint = vec![("HF_ENDPOINT", hub.endpoint())];
-    let mut agent = cluster.agent_with("node-1", &[], |args, log| Process::start_in(endpoint, args, log));
+    let mut agent = cluster.agent_with("node-1", &[], |args, log| {
+        Process::start_with_env(endpoint, args, log)
+    });
     cluster
         .kubectl
         .apply(&deployment("ours", "rooflet/ours", ""))
         .ok();
-    wait_for_words(&cluster, "ours", "does not exist, or it is private");
+    wait_for_condition_text(&cluster, "ours", "does not exist, or it is private");
     agent.terminate();
     let _agent = self::agent(&cluster);
     wait_for_ready(&cluster, "ours");
@@ -611,14 +627,14 @@ fn what_a_hub_refuses_is_told_with_its_remedy() {
         .kubectl
         .apply(&deployment("away", "rooflet/guide", &pinned))
         .ok();
-    wait_for_words(&cluster, "away", "cannot be reached; is this machine offline?");
+    wait_for_condition_text(&cluster, "away", "cannot be reached; is this machine offline?");
     hub.start_again();
     wait_for_ready(&cluster, "away");
     wait_for_answer(&cluster.gateway, "away");
 }
 
 #[test]
-fn manifests_alone_pull_models() {
+fn manifests_download_models_without_a_server() {
     let (scratch, mut hub) = (Scratch::new(), Hub::start());
     hub.commit("rooflet/guide", &repository("examples/models/guide"));
     scratch.write("manifests/guide.yaml", &deployment("guide", "rooflet/guide", ""));
@@ -631,14 +647,14 @@ fn manifests_alone_pull_models() {
             format!("--listen=127.0.0.1:{port}"),
         ];
         let env = vec![("HF_ENDPOINT", hub.endpoint())];
-        Process::start_in(env, args, &scratch.join("agent.log"))
+        Process::start_with_env(env, args, &scratch.join("agent.log"))
     };
     let http = Http::new(format!("http://127.0.0.1:{port}"));
     let mut agent = start(&hub);
     wait_for_answer(&http, "guide");
     assert!(agent.terminate().success(), "{}", agent.log());
 
-    // The branch stands for the commit that it was, with and without the hub.
+    // The branch stays resolved to its first commit, with and without the hub.
     hub.commit("rooflet/guide", &scratch.join("manifests"));
     let mut agent = start(&hub);
     wait_for_answer(&http, "guide");

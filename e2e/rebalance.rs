@@ -1,4 +1,5 @@
-//! Two half-empty Macs and a model that needs one whole: the control plane, simulated Macs with real agents, real kubectl.
+//! `rooflet rebalance` on two simulated Macs that are half full, and a model that needs a whole
+//! Mac.
 
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ models:
   - {name: large, model: qwen3-8b, quantization: mlx4}
 ";
 
-/// `large` takes nearly all that models may use of a Mac.
+/// Manifest of a deployment. The model `large` reserves nearly all of a Mac's allocatable memory.
 fn deployment(name: &str, model: &str, rest: &str) -> String {
     format!(
         "
@@ -28,7 +29,7 @@ spec:
 }
 
 #[test]
-fn a_move_makes_room_for_a_model_that_fits_nowhere() {
+fn move_frees_memory_for_an_unschedulable_model() {
     let Some(cluster) = Cluster::simulated(FLEET, &[]) else {
         return;
     };
@@ -54,14 +55,14 @@ fn a_move_makes_room_for_a_model_that_fits_nowhere() {
     });
 
     let proposed = cluster.rooflet("rebalance");
-    let said = String::from_utf8_lossy(&proposed.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&proposed.stdout).into_owned();
     assert!(proposed.status.success(), "{proposed:?}");
-    assert!(said.contains(", makes room for default/large-"), "{said}");
-    assert!(said.contains("Nothing was changed"), "{said}");
+    assert!(printed.contains(", makes room for default/large-"), "{printed}");
+    assert!(printed.contains("Nothing was changed"), "{printed}");
 
     let made = cluster.rooflet("rebalance --apply --timeout=60");
-    let said = String::from_utf8_lossy(&made.stdout).into_owned();
-    assert!(made.status.success() && said.contains(": moved; "), "{made:?}");
+    let printed = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(made.status.success() && printed.contains(": moved; "), "{made:?}");
     for name in ["large", "left", "right"] {
         kubectl
             .run(&format!("wait --for=condition=Ready mdep/{name} --timeout=60s"))

@@ -1,4 +1,4 @@
-//! Fleets that do not exist: on a virtual clock, and over the real protocol.
+//! Simulated fleets: on a virtual clock (`rooflet simulate`), and with real agents (`--simulate`).
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ spec:
 ";
 
 #[test]
-fn the_same_seed_prints_the_same_bytes() {
+fn same_seed_prints_the_same_bytes() {
     let simulate = |seed: &str| {
         let scenario = repository("examples/simulation/faults.yaml");
         let output = Command::new(rooflet())
@@ -46,7 +46,7 @@ fn the_same_seed_prints_the_same_bytes() {
 }
 
 #[test]
-fn simulated_macs_join_and_answer_and_say_what_they_are() {
+fn simulated_macs_join_and_answer() {
     let Some(cluster) = Cluster::simulated(FLEET, &[]) else {
         return;
     };
@@ -75,34 +75,34 @@ fn simulated_macs_join_and_answer_and_say_what_they_are() {
     let answer = cluster
         .gateway
         .try_chat("chat", "Who are you?")
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert!(answer.text.contains("\"simulated\""), "{}", answer.text);
-    // Speed is predicted from data sheets, and what an answer took is reported as by any worker.
-    let node = kubectl.json("mac studio-1").expect("it is there");
+    // Predictions use data sheets. Latency is measured and reported as for any worker.
+    let node = kubectl.json("mac studio-1").expect("the node");
     assert_eq!(node["status"]["nodeInfo"]["operatingSystem"], "simulated");
     assert!(node["status"]["probe"].is_null(), "{}", node["status"]["probe"]);
-    let replicas = kubectl.json("mrep").expect("they are there");
+    let replicas = kubectl.json("mrep").expect("a list");
     for replica in replicas["items"].as_array().expect("a list") {
         assert_eq!(
             replica["status"]["admission"]["speed"]["basis"], "Nominal",
             "{replica}"
         );
     }
-    eventually("the answer's time is reported", || {
+    eventually("the measured latency in a replica's status", || {
         let replicas = kubectl.json("mrep")?["items"].clone();
         let mut measured = replicas.as_array().into_iter().flatten();
         match measured.find(|one| one["status"]["measured"]["requests"] == 1) {
             Some(one) => {
-                let told = &one["status"]["measured"];
-                let rate = told["tokensPerSecond"]
+                let reported = &one["status"]["measured"];
+                let rate = reported["tokensPerSecond"]
                     .as_str()
                     .and_then(|rate| rate.parse::<f64>().ok());
-                let predicted = told["predicted"]["tokensPerSecond"]["p50"].as_f64();
+                let predicted = reported["predicted"]["tokensPerSecond"]["p50"].as_f64();
                 match rate.zip(predicted) {
-                    // A machine that builds and tests may be late.
+                    // A loaded test machine may be slower than predicted.
                     Some((rate, predicted)) if rate > predicted / 2.0 && rate < predicted * 1.1 => Ok(()),
-                    Some(_) | None => Err(told.to_string()),
+                    Some(_) | None => Err(reported.to_string()),
                 }
             }
             None => Err("no replica has measured anything".to_owned()),
@@ -110,7 +110,7 @@ fn simulated_macs_join_and_answer_and_say_what_they_are() {
     });
 }
 
-const REVISED: &str = "
+const TWO_MODELS: &str = "
 fleet: {macs: [{name: studio, chip: M4 Max, gpuCores: 40, memory: 64Gi, count: 3}]}
 models:
   - {name: good, model: qwen3-4b, quantization: mlx4}
@@ -130,12 +130,12 @@ spec:
     canary: {steps: [{setWeight: 50}, {analysis: {}}]}
 ";
 
-/// What simulated workers report is enough for an analysis.
+/// The reports of simulated workers suffice for a canary analysis.
 #[test]
-fn a_slow_revision_of_a_simulated_fleet_is_taken_back() {
+fn analysis_aborts_a_slow_revision_on_simulated_macs() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("fleet.yaml");
-    std::fs::write(&file, REVISED).expect("written");
+    std::fs::write(&file, TWO_MODELS).expect("written");
     let Some(cluster) = Cluster::start(&[&format!("--simulate={}", file.display())]) else {
         return;
     };
@@ -144,7 +144,7 @@ fn a_slow_revision_of_a_simulated_fleet_is_taken_back() {
     eventually("a good revision", || {
         match kubectl.json("mdep draft")?["status"]["ready"] == "2/2" {
             true => Ok(()),
-            false => Err("it is not ready".to_owned()),
+            false => Err("not ready".to_owned()),
         }
     });
     kubectl.apply(&CANARY.replace("MODEL", "bad")).ok();
@@ -156,13 +156,13 @@ fn a_slow_revision_of_a_simulated_fleet_is_taken_back() {
                     let answer = cluster
                         .gateway
                         .try_chat("draft", "Who are you?")
-                        .expect("an answer");
+                        .expect("a response");
                     assert_eq!(answer.status, 200, "{}", answer.text);
                 }
             });
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            eventually("the bad revision is given up", || {
+            eventually("the abort of the bad revision", || {
                 let status = kubectl.json("mdep draft")?["status"]["rollout"].clone();
                 match status["aborted"]["reason"] == "AnalysisFailed" {
                     true => Ok(()),
@@ -177,7 +177,7 @@ fn a_slow_revision_of_a_simulated_fleet_is_taken_back() {
     });
 }
 
-const TROUBLED: &str = "
+const FAULTS: &str = "
 fleet:
   macs: [{name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 4}]
 models: [{name: qwen3-8b-4bit, model: qwen3-8b, quantization: mlx4}]
@@ -189,10 +189,10 @@ thermalTraces:
   - {node: mini-1, every: 12h, factors: [1.6, 2]}
 ";
 
-/// The file's faults are done to the simulated machines: what the control plane sees of them is what a real one would show.
+/// Simulated machines report the scenario's faults as real machines would.
 #[test]
-fn what_goes_wrong_in_the_file_goes_wrong() {
-    let Some(cluster) = Cluster::simulated(TROUBLED, &[]) else {
+fn faults_of_the_scenario_affect_simulated_macs() {
+    let Some(cluster) = Cluster::simulated(FAULTS, &[]) else {
         return;
     };
     let kubectl = &cluster.kubectl;
@@ -202,7 +202,7 @@ fn what_goes_wrong_in_the_file_goes_wrong() {
     condition("mini-1", "ThermalPressure", "True");
     condition("mini-4", "OnBattery", "True");
     condition("mini-3", "Ready", "True");
-    // Nothing is heard of one that is cut off. One that lost its power for a moment is back.
+    // The isolated node stops reporting. The node that crashed for a moment is ready again.
     condition("mini-2", "Ready", "Unknown");
     condition("mini-3", "Ready", "True");
 }
@@ -217,7 +217,7 @@ faults:
 ";
 
 #[test]
-fn a_fleet_of_one_closed_laptop_on_battery_serves() {
+fn closed_laptop_on_battery_serves_if_it_is_the_only_mac() {
     let Some(cluster) = Cluster::simulated(LAPTOP, &[]) else {
         return;
     };
@@ -231,7 +231,7 @@ fn a_fleet_of_one_closed_laptop_on_battery_serves() {
         .ok();
 }
 
-const OWNERS: &str = "
+const USERS_AND_DRIVERS: &str = "
 fleet:
   macs:
     - {name: book, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}
@@ -264,10 +264,11 @@ spec:
     )
 }
 
-/// What its owner does to a Mac, and what its GPU's drivers do: seen in conditions, heeded by the scheduler and the agent.
+/// Actions of a Mac's user and faults of GPU drivers set conditions, which the scheduler and the
+/// agents act on.
 #[test]
-fn a_mac_s_owner_and_its_drivers_are_heeded() {
-    let Some(cluster) = Cluster::simulated(OWNERS, &[]) else {
+fn scheduler_and_agents_react_to_users_and_driver_faults() {
+    let Some(cluster) = Cluster::simulated(USERS_AND_DRIVERS, &[]) else {
         return;
     };
     let kubectl = &cluster.kubectl;
@@ -289,13 +290,14 @@ fn a_mac_s_owner_and_its_drivers_are_heeded() {
         });
     };
     let events = |reason: &str| {
-        let told = kubectl.run(&format!("get events -A --field-selector reason={reason} -o json"));
-        told.ok()
+        let reported = kubectl.run(&format!("get events -A --field-selector reason={reason} -o json"));
+        reported.ok()
     };
     for node in ["book-1", "book-2", "mini-1", "mini-2", "studio-1"] {
         eventually("a node", || kubectl.json(&format!("mac {node}")));
     }
-    // Both minis serve before the panic, the studio before its worker is killed with memory that stays wired.
+    // All replicas are ready before the faults: the panic of a mini, and a worker on the studio
+    // that is killed and leaves wired memory behind.
     let studios = pooled("studios", 1).replace("local://small", "local://large");
     kubectl.apply(&pooled("minis", 2)).ok();
     kubectl.apply(&studios).ok();
@@ -310,7 +312,7 @@ fn a_mac_s_owner_and_its_drivers_are_heeded() {
     });
     kubectl.run("delete mdep studios").ok();
 
-    // Who sits at a Mac is disturbed rather than that a closed one is asked.
+    // The scheduler prefers a Mac whose user is present to a Mac with a closed lid.
     kubectl.wait_for_condition("mac book-1", "LidClosed", "True");
     kubectl.wait_for_condition("mac book-2", "UserPresent", "True");
     kubectl.wait_for_condition("mac owned-1", "QuietHours", "True");
@@ -318,32 +320,39 @@ fn a_mac_s_owner_and_its_drivers_are_heeded() {
     wait_for("books", &["book-2"]);
     assert!(cluster.rooflet("cordon book-2").status.success());
     kubectl.run("scale mdep/books --replicas=2").ok();
-    // No other node is left: the closed one takes it.
+    // With the other node cordoned, the scheduler uses the Mac with the closed lid.
     wait_for("books", &["book-1", "book-2"]);
 
-    // After the panic the model is not started again where it was, and the other mini has both replicas.
+    // After the panic, the model is quarantined on that node, and the other mini runs both
+    // replicas.
     wait_for("minis", &["mini-2", "mini-2"]);
-    let told = eventually("the quarantine", || match events("Quarantined") {
-        told if told.contains("completeMemory() prepare count underflow") => Ok(told),
+    let reported = eventually("the quarantine", || match events("Quarantined") {
+        reported if reported.contains("completeMemory() prepare count underflow") => Ok(reported),
         others => Err(others),
     });
-    assert!(told.contains("a simulated engine on system build 0"), "{told}");
+    assert!(
+        reported.contains("a simulated engine on system build 0"),
+        "{reported}"
+    );
 
-    // A minute after its last worker the studio misses the memory: its agent, started again since, remembers what was
-    // wired before there was any.
+    // One minute after the last worker exited, the agent reports the leak. The agent was restarted
+    // in between and kept its record of the wired memory before the first worker.
     kubectl.wait_for_condition("mac studio-1", "WiredMemoryLeaked", "True");
     kubectl.wait_for_condition("mac studio-1", "RebootRequired", "True");
     kubectl.apply(&studios).ok();
-    let refused = kubectl.wait_for_condition("mdep studios", "Scheduled", "False");
-    let why = refused["message"].as_str().unwrap_or_default();
-    assert!(why.contains("{rooflet.dev/reboot-required:NoSchedule}"), "{why}");
+    let condition = kubectl.wait_for_condition("mdep studios", "Scheduled", "False");
+    let message = condition["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("{rooflet.dev/reboot-required:NoSchedule}"),
+        "{message}"
+    );
 }
 
 #[test]
-fn what_cannot_be_done_to_a_real_control_plane_is_refused_by_name() {
+fn server_rejects_faults_that_require_a_modelled_control_plane() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("fleet.yaml");
-    let stale = TROUBLED.replace("crash: {node: mini-3}", "staleController: {}");
+    let stale = FAULTS.replace("crash: {node: mini-3}", "staleController: {}");
     std::fs::write(&file, stale).expect("written");
     let output = Command::new(rooflet())
         .args(["server", "--data-dir"])
@@ -352,26 +361,29 @@ fn what_cannot_be_done_to_a_real_control_plane_is_refused_by_name() {
         .arg(&file)
         .output()
         .expect("the binary starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(78), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(78), "{printed}");
     assert!(
-        said.contains("faults[1].staleController: not supported with a real control plane"),
-        "{said}"
+        printed.contains("faults[1].staleController: not supported with a real control plane"),
+        "{printed}"
     );
     assert!(!directory.path().join("data").exists(), "nothing was started");
 }
 
 #[test]
-fn what_no_model_knows_of_is_refused_by_name() {
+fn simulate_rejects_faults_that_are_not_modelled() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("fleet.yaml");
-    std::fs::write(&file, OWNERS).expect("written");
+    std::fs::write(&file, USERS_AND_DRIVERS).expect("written");
     let output = Command::new(rooflet())
         .arg("simulate")
         .arg(&file)
         .output()
         .expect("the binary starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(78), "{said}");
-    assert!(said.contains("faults[2].kernelPanic: not modelled"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(78), "{printed}");
+    assert!(
+        printed.contains("faults[2].kernelPanic: not modelled"),
+        "{printed}"
+    );
 }

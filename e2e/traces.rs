@@ -1,4 +1,5 @@
-//! Traces and measurements of a request through gateway, agent and worker, as a collector gets them.
+//! Traces and metrics of a request through gateway, agent and worker, received by an OTLP
+//! collector.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +12,7 @@ use crate::harness::{Fleet, Options, eventually, repository};
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const QUESTION: &str = "What is rooflet?";
 
-/// A collector that takes everything.
+/// OTLP collector that stores all request bodies.
 struct Collector {
     url: String,
     bodies: Arc<Mutex<Vec<Value>>>,
@@ -20,30 +21,30 @@ struct Collector {
 impl Collector {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let url = format!("http://{}", listener.local_addr().expect("a bound address"));
         let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
         let collected = Arc::clone(&bodies);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let collected = Arc::clone(&collected);
-                std::thread::spawn(move || take(stream, &collected));
+                std::thread::spawn(move || collect(stream, &collected));
             }
         });
         Self { url, bodies }
     }
 
-    /// The spans of one trace so far.
+    /// Returns the received spans of one trace.
     fn spans(&self, trace: &str) -> Vec<Value> {
-        let bodies = self.bodies.lock().expect("whole");
+        let bodies = self.bodies.lock().expect("no panic under the lock");
         let resources = bodies.iter().flat_map(|body| each(body, "resourceSpans"));
         let scopes = resources.flat_map(|resource| each(&resource, "scopeSpans"));
         let spans = scopes.flat_map(|scope| each(&scope, "spans"));
         spans.filter(|span| span["traceId"] == trace).collect()
     }
 
-    /// What a service told last of a histogram: the measurements in all of its points.
+    /// Returns the number of measurements in the last received state of a service's histogram.
     fn measured(&self, service: &str, histogram: &str) -> u64 {
-        let bodies = self.bodies.lock().expect("whole");
+        let bodies = self.bodies.lock().expect("no panic under the lock");
         let resources = bodies.iter().flat_map(|body| each(body, "resourceMetrics"));
         let name = json!({"key": "service.name", "value": {"stringValue": service}});
         let mut of_service =
@@ -69,7 +70,7 @@ impl Collector {
     }
 
     fn everything(&self) -> String {
-        json!(*self.bodies.lock().expect("whole")).to_string()
+        json!(*self.bodies.lock().expect("no panic under the lock")).to_string()
     }
 }
 
@@ -77,8 +78,8 @@ fn each(value: &Value, name: &str) -> Vec<Value> {
     value[name].as_array().cloned().unwrap_or_default()
 }
 
-/// Reads the requests of one connection.
-fn take(stream: TcpStream, collected: &Mutex<Vec<Value>>) {
+/// Stores the bodies of a connection's requests.
+fn collect(stream: TcpStream, collected: &Mutex<Vec<Value>>) {
     let mut writer = stream.try_clone().expect("a second handle");
     let mut reader = BufReader::new(stream);
     loop {
@@ -96,7 +97,7 @@ fn take(stream: TcpStream, collected: &Mutex<Vec<Value>>) {
             return;
         }
         let body = serde_json::from_slice(&body).expect("JSON");
-        collected.lock().expect("whole").push(body);
+        collected.lock().expect("no panic under the lock").push(body);
         let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
         if writer.write_all(answer.as_bytes()).is_err() {
             return;
@@ -105,7 +106,7 @@ fn take(stream: TcpStream, collected: &Mutex<Vec<Value>>) {
 }
 
 #[test]
-fn one_trace_leads_from_the_client_to_the_engine() {
+fn one_trace_covers_gateway_agent_and_worker() {
     let collector = Collector::start();
     let fleet = Fleet::with(Options {
         args: vec![format!("--apply={}", repository("examples/guide.yaml").display())],
@@ -131,9 +132,9 @@ fn one_trace_leads_from_the_client_to_the_engine() {
          traceparent: 00-{TRACE}-b7ad6b7169203331-01\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes()).expect("it is read");
+    stream.write_all(request.as_bytes()).expect("the gateway reads");
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
+    stream.read_to_string(&mut answer).expect("a response");
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.contains("[DONE]"),
         "{answer}"
@@ -161,7 +162,7 @@ fn one_trace_leads_from_the_client_to_the_engine() {
     assert_eq!(attempt["parentSpanId"], gateway["spanId"]);
     assert_eq!(
         worker["parentSpanId"], attempt["spanId"],
-        "through the agent, too"
+        "the agent forwards the trace context"
     );
     for part in [&queue, &prefill, &decode] {
         assert_eq!(part["parentSpanId"], worker["spanId"]);
@@ -169,14 +170,14 @@ fn one_trace_leads_from_the_client_to_the_engine() {
     let tokens = json!({"key": "gen_ai.usage.output_tokens", "value": {"intValue": "7"}});
     let attributes = worker["attributes"].as_array().expect("attributes");
     assert!(attributes.contains(&tokens), "{attributes:#?}");
-    eventually("measurements of both", || {
+    eventually("metrics of worker and gateway", || {
         let [worker, gateway, first_token] = [
             ("rooflet-worker", "gen_ai.server.request.duration"),
             ("rooflet-gateway", "gen_ai.server.request.duration"),
             ("rooflet-worker", "gen_ai.server.time_to_first_token"),
         ]
         .map(|(service, histogram)| collector.measured(service, histogram));
-        // The gateway saw those, too, for which no replica was ready.
+        // The gateway also counts requests that found no ready replica.
         match worker == 2 && gateway >= 2 && first_token == 2 {
             true => Ok(()),
             false => Err(format!("{worker} {gateway} {first_token}")),
@@ -184,6 +185,6 @@ fn one_trace_leads_from_the_client_to_the_engine() {
     });
     assert!(
         !collector.everything().contains(QUESTION),
-        "prompts are nowhere in it"
+        "telemetry contains no prompts"
     );
 }

@@ -49,7 +49,7 @@ fn every_command_of_the_tutorial_succeeds() {
                 .chain(args.split_whitespace().map(str::to_owned))
                 .chain(listen);
             let home = vec![("HOME", scratch.path().display().to_string())];
-            server = Some(Process::start_in(home, all, &scratch.join("server.log")));
+            server = Some(Process::start_with_env(home, all, &scratch.join("server.log")));
             eventually("four simulated Macs", || {
                 let macs = shell("kubectl get mac -o name", scratch.path(), &path);
                 let count = macs.as_deref().unwrap_or_default().lines().count();

@@ -1,4 +1,4 @@
-//! `rooflet up` itself.
+//! `rooflet up`: apply, ask and exit; errors; cleanup.
 
 use crate::harness::{Process, Scratch, eventually, free_port, processes_with, repository};
 
@@ -15,7 +15,7 @@ fn up_applies_asks_and_exits() {
         "--ask=What is rooflet?".to_owned(),
         "--exit".to_owned(),
     ];
-    // Twice: the second run finds everything as the first left it.
+    // The second run starts with the state of the first one.
     for outcome in ["created", "unchanged"] {
         let log = scratch.join(&format!("{outcome}.log"));
         let mut up = Process::start(args.clone(), &log);
@@ -38,7 +38,7 @@ fn up_applies_asks_and_exits() {
 }
 
 #[test]
-fn an_unanswerable_start_fails_and_cleans_up() {
+fn failed_apply_exits_and_cleans_up() {
     let scratch = Scratch::new();
     let missing = scratch.write(
         "missing.yaml",

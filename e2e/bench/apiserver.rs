@@ -1,5 +1,5 @@
-//! The API server alone, over TLS with one HTTP/1.1 connection per client: rates, CPU time and
-//! watch latency.
+//! API server benchmark: rates, CPU time and watch latency, over TLS with one HTTP/1.1 connection
+//! per client.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -16,10 +16,11 @@ use crate::resident::Usage;
 use crate::stats::{Samples, head, milliseconds, row};
 
 const CLIENTS: [usize; 3] = [1, 16, 64];
-/// Each operation runs this often for this long at each number of clients.
+/// Number of runs of each operation at each number of clients.
 const REPEATS: usize = 3;
+/// Duration of one run.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Objects in the namespace that is listed and watched.
+/// Number of objects in the namespace that is listed and watched.
 const LISTED: usize = 500;
 const WRITES: u32 = 500;
 const BETWEEN_WRITES: Duration = Duration::from_millis(10);
@@ -73,7 +74,7 @@ async fn measure(api: &Api, server: &Process) {
     }
     let list = api.done(api.client.get(api.collection("listed"))).await;
     let list: Value = serde_json::from_slice(&list).expect("a list");
-    let listed = list["items"].as_array().expect("a list has them");
+    let listed = list["items"].as_array().expect("a list has items");
     assert_eq!(listed.len(), LISTED);
     let object_bytes = listed[0].to_string().len();
 
@@ -133,7 +134,7 @@ async fn measure(api: &Api, server: &Process) {
     );
 }
 
-/// What `clients` at a time achieved; of all repeats the one with the median rate.
+/// Result of the run with the median rate.
 struct Load {
     rate: f64,
     median_ms: f64,
@@ -165,18 +166,19 @@ async fn load(api: &Api, server: &Process, clients: usize, request: &dyn Fn() ->
     repeats.swap_remove(REPEATS / 2)
 }
 
-/// Times at all watchers of the same writes.
+/// Returns the latencies of the same writes at all watchers.
 async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
     let list = format!("{}?limit=1", api.collection("listed"));
     let list: Value = serde_json::from_slice(&api.done(api.client.get(list)).await).expect("a list");
     let version = list["metadata"]["resourceVersion"]
         .as_str()
-        .expect("a list has one");
+        .expect("a list has a resourceVersion");
     let url = format!(
         "{}?watch=true&resourceVersion={version}",
         api.collection("listed")
     );
-    // All are there before the first write: a response begins when its watch does.
+    // All watches are open before the first write, because the response head is sent when a watch
+    // starts.
     let opened = join_all((0..watchers).map(|_| async {
         let watch = api.client.get(&url).send().await.expect("a watch");
         assert!(watch.status().is_success(), "{watch:?}");
@@ -198,7 +200,9 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
                 let line: Vec<u8> = bytes.drain(..=end).collect();
                 let event: Value = serde_json::from_slice(&line).expect("an event");
                 let sent = event["object"]["metadata"]["annotations"]["sent"].as_str();
-                let nanos = sent.and_then(|nanos| nanos.parse().ok()).expect("what we wrote");
+                let nanos = sent
+                    .and_then(|nanos| nanos.parse().ok())
+                    .expect("a number in the annotation");
                 latencies.push(milliseconds(now.saturating_sub(Duration::from_nanos(nanos))));
             }
         }
@@ -218,7 +222,7 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
     Samples::new(latencies.concat())
 }
 
-/// The server under test, as one client sees it.
+/// Client of the server under test.
 pub(crate) struct Api {
     base: String,
     pub(crate) client: reqwest::Client,
@@ -227,8 +231,7 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new(data_dir: &Path, port: u16) -> Self {
         drop(rustls::crypto::ring::default_provider().install_default());
-        let read =
-            |name: &str| std::fs::read_to_string(data_dir.join(name)).expect("the server has written it");
+        let read = |name: &str| std::fs::read_to_string(data_dir.join(name)).expect("written by the server");
         let bearer = format!("Bearer {}", read("token").trim());
         let bearer = HeaderValue::from_str(&bearer).expect("a token is plain text");
         let client = reqwest::Client::builder()
@@ -250,7 +253,8 @@ impl Api {
         )
     }
 
-    /// About 1 KB as stored. Nobody acts on it: the controller is not running.
+    /// Returns a request that creates an object of about 1 KB. No controller runs that could act on
+    /// the object.
     fn create(&self, namespace: &str, number: usize) -> RequestBuilder {
         let body = json!({
             "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment",
@@ -267,11 +271,11 @@ impl Api {
             .body(change.to_string())
     }
 
-    /// Sends it and reads the whole answer, which must be a success.
+    /// Sends a request and returns the response body. Panics if the response is not a success.
     pub(crate) async fn done(&self, request: RequestBuilder) -> Bytes {
-        let response = request.send().await.expect("an answer");
+        let response = request.send().await.expect("a response");
         let status = response.status();
-        let body = response.bytes().await.expect("a whole answer");
+        let body = response.bytes().await.expect("a complete response");
         assert!(
             status.is_success(),
             "{status}: {}",

@@ -1,9 +1,8 @@
-//! The control plane of 1,000 and of 10,000 Macs, over the real binary: API server in one process,
-//! controller and gateway in another.
+//! Control plane benchmark with 1,000 and 10,000 Macs: the API server in one process, controller
+//! and gateway in another.
 //!
-//! The Macs are light: this benchmark writes what their agents would write (FleetNode, its status,
-//! the Lease's renewals every ten seconds) over the same API; no agent runs, and no replica becomes
-//! ready. Statuses are those of simulated Macs.
+//! No agents run. The benchmark writes their FleetNodes, statuses and Lease renewals over the same
+//! API, so no replica becomes ready. The statuses are copied from simulated Macs.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -21,19 +20,20 @@ use crate::resident::Usage;
 use crate::stats::{Samples, head, milliseconds, row};
 
 const FLEETS: [usize; 2] = [1_000, 10_000];
-/// What agents do.
+/// Interval of a node's Lease renewals, as in the agent.
 const RENEWAL: Duration = Duration::from_secs(10);
-/// Writes of this benchmark that are under way at the same time.
+/// Maximum number of concurrent writes of this benchmark.
 const WRITERS: usize = 32;
-/// Nothing but renewals happens for so long.
+/// Period in which only renewals happen.
 const QUIET: Duration = Duration::from_secs(30);
-/// Deployments of one replica that are applied one by one, and the time between two.
+/// Number of deployments with one replica that are applied one by one.
 const APPLIED: usize = 40;
+/// Pause between two of these deployments.
 const BETWEEN: Duration = Duration::from_millis(250);
 /// Replicas of the deployment that is applied at the end.
 const BURST: usize = 1_000;
-/// What of a change has not happened by then does not.
-const LONGEST: Duration = Duration::from_secs(120);
+/// Timeout of every wait.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const KINDS: &str = "
 fleet:
@@ -56,24 +56,24 @@ pub(crate) fn run() {
         .expect("a runtime");
     let kinds = runtime.block_on(kinds());
     head(&[
-        "light Macs",
+        "Macs without agents",
         "controller CPU, % of a core",
         "API server CPU, % of a core",
         "RSS, MiB: controller",
         "API server",
-        "applied to bound, ms",
+        "apply to bound, ms",
         "99th percentile, ms",
         "1,000 replicas bound, s",
-        "a pass: deployments, ms",
+        "reconcile: deployments, ms",
         "binder, ms",
-        "node life, ms",
+        "node lifecycle, ms",
     ]);
     for nodes in FLEETS {
         runtime.block_on(measure(nodes, &kinds));
     }
 }
 
-/// A Mac of each kind as its agent describes it.
+/// Returns a FleetNode of each kind of Mac, as written by the agent of a simulated Mac.
 async fn kinds() -> Vec<Value> {
     let scratch = Scratch::new();
     let fleet = scratch.write("fleet.yaml", KINDS);
@@ -87,7 +87,7 @@ pub(crate) struct Plane {
     api: Api,
     port: u16,
     pub(crate) server: Process,
-    /// Dropped last: the processes write into it.
+    /// Dropped last, because the processes write into it.
     scratch: Scratch,
 }
 
@@ -123,9 +123,9 @@ impl Plane {
         serde_json::from_slice(&body).expect("JSON")
     }
 
-    /// The objects of a collection, once so many of them are ready.
+    /// Waits until `count` objects of a collection are ready, and returns all its objects.
     pub(crate) async fn ready(&self, collection: &str, count: usize) -> Vec<Value> {
-        let deadline = Instant::now() + LONGEST;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let list = self.get(collection).await;
             let objects = list["items"].as_array().cloned().unwrap_or_default();
@@ -180,13 +180,13 @@ impl Plane {
         self.post(LEASES, &lease).await;
     }
 
-    /// Renews the Leases of all that have joined again and again, each every [`RENEWAL`].
+    /// Renews the Leases of all joined nodes every [`RENEWAL`]. Never returns.
     async fn renew(&self, nodes: usize, joined: &Cell<usize>) {
         let began = Instant::now();
         let due = |turn: usize| RENEWAL.mul_f64(turn as f64 / nodes as f64);
         let renewals = futures::stream::iter(0..).map(|turn: usize| async move {
             tokio::time::sleep(due(turn).saturating_sub(began.elapsed())).await;
-            // So many may be joining, out of order.
+            // The last WRITERS nodes may still be joining, in any order.
             let (number, joined) = (turn % nodes, joined.get());
             if number + WRITERS < joined || joined == nodes {
                 let change = json!({"spec": {"renewTime": now()}});
@@ -196,12 +196,12 @@ impl Plane {
         renewals.buffer_unordered(WRITERS).for_each(|()| async {}).await;
     }
 
-    /// Tells the deployment of every replica when it gets its node.
+    /// Sends the deployment of every replica that is bound, with the time.
     async fn watch_bindings(&self, bound: mpsc::UnboundedSender<(String, Instant)>) {
         let list = self.get(&format!("{REPLICAS}?limit=1")).await;
         let version = list["metadata"]["resourceVersion"]
             .as_str()
-            .expect("a list has one");
+            .expect("a list has a resourceVersion");
         let url = self.url(&format!("{REPLICAS}?watch=true&resourceVersion={version}"));
         let mut response = self.api.client.get(url).send().await.expect("a watch");
         let (mut bytes, mut known) = (Vec::new(), HashSet::new());
@@ -215,8 +215,8 @@ impl Plane {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 let deployment = object["metadata"]["labels"]["rooflet.dev/deployment"].as_str();
                 if object["spec"]["nodeName"].is_string() && known.insert(name) {
-                    let told = bound.send((deployment.unwrap_or_default().to_owned(), at));
-                    if told.is_err() {
+                    let reported = bound.send((deployment.unwrap_or_default().to_owned(), at));
+                    if reported.is_err() {
                         return;
                     }
                 }
@@ -238,7 +238,7 @@ fn lease(number: usize) -> String {
     format!("fleetnode-{}", node(number))
 }
 
-/// Kubernetes' MicroTime.
+/// Returns the current time as a Kubernetes MicroTime.
 fn now() -> String {
     jiff::Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%S.%6fZ")
@@ -283,7 +283,7 @@ async fn measure(nodes: usize, kinds: &[Value]) {
             .buffer_unordered(WRITERS)
             .for_each(|()| async {})
             .await;
-        // What joining left behind is done by then.
+        // The controller finishes the work that joining caused.
         tokio::time::sleep(QUIET).await;
         let before = [Usage::of(controller.pid()), Usage::of(plane.server.pid())];
         tokio::time::sleep(QUIET).await;
@@ -296,25 +296,26 @@ async fn measure(nodes: usize, kinds: &[Value]) {
             let name = format!("single-{number}");
             let applied = Instant::now();
             plane.post(DEPLOYMENTS, &deployment(&name, 1)).await;
-            let (told, at) = tokio::time::timeout(LONGEST, bound.recv())
+            let (reported, at) = tokio::time::timeout(TIMEOUT, bound.recv())
                 .await
                 .unwrap_or_else(|_| panic!("{name} is not bound: {}", controller.log()))
-                .expect("the watch goes on");
-            assert_eq!(told, name);
+                .expect("the watch is open");
+            assert_eq!(reported, name);
             latencies.push(milliseconds(at - applied));
             tokio::time::sleep(BETWEEN).await;
         }
         let metrics = plane.api.client.get(format!("http://{gateway}/metrics"));
-        let passes = Passes(String::from_utf8_lossy(&plane.api.done(metrics).await).into_owned());
+        let reconciles =
+            ReconcileMetrics(String::from_utf8_lossy(&plane.api.done(metrics).await).into_owned());
         let latencies = Samples::new(latencies);
         let applied = Instant::now();
         plane.post(DEPLOYMENTS, &deployment("burst", BURST)).await;
         let mut last = applied;
         for _ in 0..BURST {
-            let told = tokio::time::timeout(LONGEST, bound.recv()).await;
-            (_, last) = told
+            let reported = tokio::time::timeout(TIMEOUT, bound.recv()).await;
+            (_, last) = reported
                 .unwrap_or_else(|_| panic!("not all are bound: {}", controller.log()))
-                .expect("the watch goes on");
+                .expect("the watch is open");
         }
         row(&[
             nodes.to_string(),
@@ -325,9 +326,9 @@ async fn measure(nodes: usize, kinds: &[Value]) {
             format!("{:.0}", latencies.median()),
             format!("{:.0}", latencies.quantile(0.99)),
             format!("{:.1}", (last - applied).as_secs_f64()),
-            passes.mean("deployment"),
-            passes.mean("binder"),
-            passes.mean("node-lifecycle"),
+            reconciles.mean("deployment"),
+            reconciles.mean("binder"),
+            reconciles.mean("node-lifecycle"),
         ]);
     };
     let load = join(plane.renew(nodes, &joined), plane.watch_bindings(sender));
@@ -337,11 +338,12 @@ async fn measure(nodes: usize, kinds: &[Value]) {
     }
 }
 
-/// How long passes of reconcilers took so far.
-struct Passes(String);
+/// Metrics of the controller process as text.
+struct ReconcileMetrics(String);
 
-impl Passes {
-    /// Milliseconds, and how many there were.
+impl ReconcileMetrics {
+    /// Returns the mean duration of a controller's reconciliations in milliseconds, and their
+    /// number.
     fn mean(&self, controller: &str) -> String {
         let value = |name: &str| -> f64 {
             let series = format!("rooflet_reconcile_seconds_{name}{{controller=\"{controller}\"}} ");
@@ -349,6 +351,6 @@ impl Passes {
             line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
         };
         let count = value("count");
-        format!("{:.1} ({count:.0} passes)", 1e3 * value("sum") / count.max(1.0))
+        format!("{:.1} ({count:.0} runs)", 1e3 * value("sum") / count.max(1.0))
     }
 }

@@ -1,4 +1,4 @@
-//! How long `rooflet fit` takes for one local model, as a user waits for it.
+//! Run time of `rooflet fit` for one local model.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -8,15 +8,15 @@ use crate::stats::{Samples, head, milliseconds, row};
 
 const ROUNDS: usize = 50;
 
-/// What it is asked about; the second has no weights beside its configuration.
+/// Models. The second one has a configuration and no weights.
 const MODELS: [&str; 2] = [
     "examples/models/guide",
     "e2e/fixtures/models/llama-4bit/config.json",
 ];
 
 pub(crate) fn run() {
-    println!("`rooflet fit MODEL` on a named Mac, {ROUNDS} runs each, turn by turn; median (p10-p90).\n");
-    head(&["model", "from the command to its end, ms"]);
+    println!("`rooflet fit MODEL` on a named Mac, {ROUNDS} runs each, alternating; median (p10-p90).\n");
+    head(&["model", "run time, ms"]);
     let mut times = MODELS.map(|_| Vec::new());
     for _ in 0..ROUNDS {
         for (model, times) in MODELS.iter().zip(&mut times) {

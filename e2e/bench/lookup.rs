@@ -1,6 +1,6 @@
-//! What prompt lookup gains where an answer repeats its prompt, and what it costs where it does
-//! not: two workers with the guide, one of which guesses, asked in turn. The guide is a trained
-//! model, and what it says is its own.
+//! Prompt lookup benchmark: its gain if an answer repeats its prompt, and its cost otherwise.
+//!
+//! Two workers with the guide, with and without prompt lookup, get the same requests alternately.
 
 use std::time::Instant;
 
@@ -10,46 +10,46 @@ use crate::harness::{Http, Process, Scratch, eventually, free_port, repository};
 use crate::stats::{Samples, head, row};
 
 const ROUNDS: usize = 9;
-/// The longest guess, in tokens.
-const GUESSED: [u32; 2] = [4, 16];
+/// Maximum numbers of draft tokens per step.
+const DRAFT_TOKENS: [u32; 2] = [4, 16];
 const QUESTIONS: [&str; 3] = [
     "What is rooflet?",
     "How do I add another Mac?",
     "What happens when a node goes away?",
 ];
 
-/// Of a conversation that ends with the question of this index.
+/// Returns the turns of a conversation that ends with the question of this index.
 type Turns<'a> = &'a dyn Fn(usize) -> Vec<String>;
 
 pub(crate) fn run() {
     let scratch = Scratch::new();
     let plain = Worker::start(&scratch, None);
-    let said: Vec<String> = QUESTIONS
+    let printed: Vec<String> = QUESTIONS
         .map(|question| plain.ask(&[question.to_owned()]).1)
         .into();
     let ask = |index: usize| QUESTIONS[index].to_owned();
-    // A conversation in which the same was said before; and questions alone.
-    let repeated = |index| vec![ask(index), said[index].clone(), ask(index)];
+    // A conversation that contains the same question and answer, and the question alone.
+    let repeated = |index| vec![ask(index), printed[index].clone(), ask(index)];
     let alone = |index| vec![ask(index)];
-    let workloads: [(&str, Turns<'_>); 2] = [("said before", &repeated), ("said for the first time", &alone)];
+    let workloads: [(&str, Turns<'_>); 2] = [("repeated", &repeated), ("new", &alone)];
     head(&[
         "answers",
-        "guessed at most",
+        "draft tokens per step at most",
         "without, tokens/s",
         "with, tokens/s",
         "with / without",
-        "guessed, tokens",
-        "right",
+        "draft tokens",
+        "accepted",
     ]);
     for (name, turns) in workloads {
-        for most in GUESSED {
-            let guessing = Worker::start(&scratch, Some(most));
+        for most in DRAFT_TOKENS {
+            let drafting = Worker::start(&scratch, Some(most));
             let (mut without, mut with, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-            // The first of each puts the prompt into memory.
+            // Round 0 fills the prefix cache and is not measured.
             for round in 0..=ROUNDS {
                 for index in 0..QUESTIONS.len() {
                     let (one, text) = plain.ask(&turns(index));
-                    let (other, same) = guessing.ask(&turns(index));
+                    let (other, same) = drafting.ask(&turns(index));
                     assert_eq!(text, same);
                     if round > 0 {
                         without.push(one);
@@ -64,8 +64,8 @@ pub(crate) fn run() {
                 format!("{:.0}", Samples::new(without)),
                 format!("{:.0}", Samples::new(with)),
                 Samples::new(ratios).to_string(),
-                guessing.metric("guessed"),
-                guessing.metric("right"),
+                drafting.metric("guessed"),
+                drafting.metric("right"),
             ]);
         }
     }
@@ -77,7 +77,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(scratch: &Scratch, guessed: Option<u32>) -> Self {
+    fn start(scratch: &Scratch, draft_tokens: Option<u32>) -> Self {
         let port = free_port();
         let mut args = vec![
             "worker".to_owned(),
@@ -85,7 +85,7 @@ impl Worker {
             format!("--listen=127.0.0.1:{port}"),
             "--name=guide".to_owned(),
         ];
-        args.extend(guessed.map(|tokens| format!("--prompt-lookup-tokens={tokens}")));
+        args.extend(draft_tokens.map(|tokens| format!("--prompt-lookup-tokens={tokens}")));
         let process = Process::start(args, &scratch.join("worker.log"));
         let http = Http::new(format!("http://127.0.0.1:{port}"));
         eventually("the worker being ready", || match http.get("/ready")? {
@@ -98,7 +98,7 @@ impl Worker {
         }
     }
 
-    /// Tokens per second, and the answer; the last turn is the user's.
+    /// Returns tokens per second and the answer. The last turn is the user's.
     fn ask(&self, turns: &[String]) -> (f64, String) {
         let role = |index: usize| {
             if index.is_multiple_of(2) {
@@ -113,7 +113,7 @@ impl Worker {
             .collect();
         let body = json!({"model": "guide", "messages": messages, "max_tokens": 200, "temperature": 0});
         let begin = Instant::now();
-        let answer = self.http.post("/v1/chat/completions", &body).expect("an answer");
+        let answer = self.http.post("/v1/chat/completions", &body).expect("a response");
         let seconds = begin.elapsed().as_secs_f64();
         assert_eq!(answer.status, 200, "{}", answer.text);
         let answer = answer.json();
@@ -126,6 +126,6 @@ impl Worker {
         let metrics = self.http.get("/metrics").expect("metrics").text;
         let name = format!("rooflet_worker_lookup_{name}_tokens_total ");
         let value = metrics.lines().find_map(|line| line.strip_prefix(&name));
-        value.expect("it is counted").to_owned()
+        value.expect("the metric exists").to_owned()
     }
 }

@@ -1,4 +1,4 @@
-//! What holding an answer to a JSON Schema takes per token, in this process: a real vocabulary, no
+//! Cost per token of the logits masks for a JSON Schema, in this process: a real vocabulary, no
 //! model.
 
 use std::collections::HashMap;
@@ -12,16 +12,17 @@ use rooflet::bench::{MaskBench, MaskVocabulary};
 
 use crate::stats::{Samples, head, milliseconds, row};
 
-/// A package of PyPI that carries the ranks of OpenAI's `o200k_base`, and where.
+/// PyPI package that contains the token ranks of OpenAI's `o200k_base`.
 const PACKAGE: &str = "litellm==1.106.2";
+/// Path of the ranks in the package.
 const RANKS: &str = "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f557e76b4b70aebbca790";
 
-/// Of Qwen3; OpenAI's is larger.
+/// Vocabulary sizes: Qwen3's, and that of `o200k_base`.
 const SIZES: [usize; 2] = [151_643, 199_998];
-/// Answers of each kind; the second one on find what the ones before left.
+/// Answers to each schema. All but the first find the caches filled.
 const ANSWERS: usize = 5;
 
-/// A schema, and an answer.
+/// Schema and a matching answer.
 struct Case {
     name: &'static str,
     schema: &'static str,
@@ -64,7 +65,7 @@ const CASES: [Case; 4] = [
 
 pub(crate) fn run() {
     let Some(ranks) = ranks() else {
-        println!("Not run: it needs `python3 -m pip` and its registry for {PACKAGE}.");
+        println!("NOT RUN: this benchmark needs `python3 -m pip` and access to PyPI for {PACKAGE}.");
         return;
     };
     head(&[
@@ -72,16 +73,16 @@ pub(crate) fn run() {
         "schema",
         "grammar, ms",
         "first mask, ms",
-        "mask of a first answer, ms",
-        "its slowest, ms",
-        "mask of later answers, ms",
-        "their slowest, ms",
+        "mask, first answer, ms",
+        "slowest, ms",
+        "mask, later answers, ms",
+        "slowest, ms",
     ]);
     for size in SIZES {
         let tokens = &ranks[..size.min(ranks.len())];
         let began = Instant::now();
         let vocabulary = MaskVocabulary::new(tokens.to_vec());
-        let reading = milliseconds(began.elapsed());
+        let building = milliseconds(began.elapsed());
         let known: HashMap<&[u8], u32> = (0_u32..)
             .zip(tokens)
             .map(|(token, bytes)| (&bytes[..], token))
@@ -90,7 +91,7 @@ pub(crate) fn run() {
             measure(case, tokens.len(), &vocabulary, &known);
         }
         println!(
-            "| {} | the vocabulary itself, once, {reading:.0} ms | | | | | | |",
+            "| {} | building the vocabulary, once, {building:.0} ms | | | | | | |",
             tokens.len()
         );
     }
@@ -98,10 +99,10 @@ pub(crate) fn run() {
 
 fn measure(case: &Case, size: usize, vocabulary: &MaskVocabulary, known: &HashMap<&[u8], u32>) {
     let began = Instant::now();
-    let mut begun = MaskBench::new(case.schema, vocabulary).expect("a schema that is supported");
+    let mut begun = MaskBench::new(case.schema, vocabulary).expect("a supported schema");
     let grammar = milliseconds(began.elapsed());
     let began = Instant::now();
-    begun.mask().expect("a token may come first");
+    begun.mask().expect("a token is allowed");
     let first = milliseconds(began.elapsed());
     let tokens = longest(case.answer.as_bytes(), known);
     let mut answers = (0..ANSWERS).map(|_| {
@@ -110,15 +111,15 @@ fn measure(case: &Case, size: usize, vocabulary: &MaskVocabulary, known: &HashMa
             .iter()
             .map(|token| {
                 let began = Instant::now();
-                trial.mask().expect("a token may come next");
+                trial.mask().expect("a token is allowed");
                 let took = milliseconds(began.elapsed());
-                trial.accept(*token).expect("the answer is one of the schema");
+                trial.accept(*token).expect("the answer matches the schema");
                 took
             })
             .collect();
         masks
     });
-    let one = Samples::new(answers.next().expect("there are several"));
+    let one = Samples::new(answers.next().expect("at least one answer"));
     let later = Samples::new(answers.flatten());
     row(&[
         size.to_string(),
@@ -132,7 +133,8 @@ fn measure(case: &Case, size: usize, vocabulary: &MaskVocabulary, known: &HashMa
     ]);
 }
 
-/// The longest token at each place: close to what a tokenizer would find, and as good for this.
+/// Splits a text greedily into the longest tokens. A tokenizer's split differs slightly, which does
+/// not matter here.
 fn longest(mut text: &[u8], known: &HashMap<&[u8], u32>) -> Vec<u32> {
     let mut tokens = Vec::new();
     while !text.is_empty() {
@@ -147,7 +149,7 @@ fn longest(mut text: &[u8], known: &HashMap<&[u8], u32>) -> Vec<u32> {
     tokens
 }
 
-/// What each token stands for, by its rank. `None` where the package cannot be had.
+/// Bytes of each token by rank. `None` if the package cannot be installed.
 fn ranks() -> Option<Vec<Vec<u8>>> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ranks");
     let file: PathBuf = home.join(RANKS);
@@ -159,7 +161,7 @@ fn ranks() -> Option<Vec<Vec<u8>>> {
             return None;
         }
     }
-    let text = std::fs::read_to_string(file).expect("the package has it");
+    let text = std::fs::read_to_string(file).expect("the package contains the file");
     let tokens = text.lines().map(|line| {
         let (token, _) = line.split_once(' ').expect("a token and its rank");
         BASE64_STANDARD.decode(token).expect("base64")

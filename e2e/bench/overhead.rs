@@ -1,6 +1,8 @@
-//! One streamed greedy answer by three ways: gateway, agent and worker; a worker alone; the engine
-//! in this process. `ROOFLET_OVERHEAD_MODEL` is a model's directory (the guide),
-//! `ROOFLET_OVERHEAD_ROUNDS` how often (150).
+//! HTTP overhead: the same streamed greedy answer through gateway, agent and worker; from a worker
+//! alone; and from the engine in this process.
+//!
+//! `ROOFLET_OVERHEAD_MODEL` is a model's directory (default: the guide), and
+//! `ROOFLET_OVERHEAD_ROUNDS` the number of rounds (default: 150).
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,8 +19,8 @@ const WARM_UP_ROUNDS: usize = 10;
 const ROUNDS: usize = 150;
 const NAME: &str = "model";
 
-/// What a client saw of one answer.
-struct Seen {
+/// Answer with its latencies at the client.
+struct Timed {
     text: String,
     first_ms: f64,
     total_ms: f64,
@@ -63,7 +65,7 @@ pub(crate) fn run() {
     let mut bare = || {
         let answer = engine.chat(QUESTION, MAX_TOKENS).expect("an answer");
         tokens = answer.completion_tokens;
-        Seen {
+        Timed {
             text: answer.text,
             first_ms: milliseconds(answer.time_to_first_token),
             total_ms: milliseconds(answer.total),
@@ -71,20 +73,20 @@ pub(crate) fn run() {
     };
     let mut rounds = Vec::new();
     for round in 0..WARM_UP_ROUNDS + total {
-        // Each way comes first, second and last equally often.
+        // Each path is first, second and last equally often.
         let mut seen = [None, None, None];
         for turn in 0..3 {
-            let way = (round + turn) % 3;
-            seen[way] = Some(match way {
+            let path = (round + turn) % 3;
+            seen[path] = Some(match path {
                 0 => bare(),
                 1 => to_worker.ask(),
                 _ => through_gateway.ask(),
             });
         }
-        let seen = seen.map(|seen| seen.expect("every way had its turn"));
+        let seen = seen.map(|seen| seen.expect("every path was measured"));
         assert!(
             seen.iter().all(|other| other.text == seen[0].text),
-            "the same tokens"
+            "the texts differ"
         );
         if round >= WARM_UP_ROUNDS {
             rounds.push(seen);
@@ -94,35 +96,35 @@ pub(crate) fn run() {
 
     println!("{total} rounds, {tokens} tokens per answer; median (p10-p90).\n");
     head(&[
-        "way",
+        "path",
         "first text, ms",
         "x engine",
         "whole answer, ms",
         "x engine",
     ]);
-    let ways = ["engine, no HTTP", "worker over HTTP", "gateway, agent, worker"];
-    let column = |value: &dyn Fn(&[Seen; 3]) -> f64| Samples::new(rounds.iter().map(value)).to_string();
-    for (way, name) in ways.into_iter().enumerate() {
+    let paths = ["engine, no HTTP", "worker over HTTP", "gateway, agent, worker"];
+    let column = |value: &dyn Fn(&[Timed; 3]) -> f64| Samples::new(rounds.iter().map(value)).to_string();
+    for (path, name) in paths.into_iter().enumerate() {
         row(&[
             name.to_owned(),
-            column(&|seen| seen[way].first_ms),
-            column(&|seen| seen[way].first_ms / seen[0].first_ms),
-            column(&|seen| seen[way].total_ms),
-            column(&|seen| seen[way].total_ms / seen[0].total_ms),
+            column(&|seen| seen[path].first_ms),
+            column(&|seen| seen[path].first_ms / seen[0].first_ms),
+            column(&|seen| seen[path].total_ms),
+            column(&|seen| seen[path].total_ms / seen[0].total_ms),
         ]);
     }
-    println!("\nAdded per request, ms, each round against the engine of the same round:\n");
-    head(&["way", "to the first text", "to the end"]);
-    for (way, name) in ways.into_iter().enumerate().skip(1) {
+    println!("\nAdded per request, ms, compared with the engine in the same round:\n");
+    head(&["path", "to the first text", "to the end"]);
+    for (path, name) in paths.into_iter().enumerate().skip(1) {
         row(&[
             name.to_owned(),
-            column(&|seen| seen[way].first_ms - seen[0].first_ms),
-            column(&|seen| seen[way].total_ms - seen[0].total_ms),
+            column(&|seen| seen[path].first_ms - seen[0].first_ms),
+            column(&|seen| seen[path].total_ms - seen[0].total_ms),
         ]);
     }
 }
 
-/// A streaming client with one connection that stays open.
+/// Streaming client with one persistent connection.
 struct Client {
     url: String,
     client: reqwest::Client,
@@ -141,11 +143,11 @@ impl Client {
         }
     }
 
-    fn ask(&self) -> Seen {
+    fn ask(&self) -> Timed {
         self.runtime.block_on(self.ask_streaming()).expect("an answer")
     }
 
-    async fn ask_streaming(&self) -> Result<Seen, reqwest::Error> {
+    async fn ask_streaming(&self) -> Result<Timed, reqwest::Error> {
         let body = json!({
             "model": NAME, "messages": [{"role": "user", "content": QUESTION}],
             "temperature": 0, "max_tokens": MAX_TOKENS, "stream": true,
@@ -167,7 +169,7 @@ impl Client {
         }
         let total_ms = milliseconds(begin.elapsed());
         let text = text_in(&bytes);
-        Ok(Seen {
+        Ok(Timed {
             text,
             first_ms: first_ms.unwrap_or(total_ms),
             total_ms,

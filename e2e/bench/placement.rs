@@ -1,5 +1,4 @@
-//! The scheduler alone, in this process: 50,000 replicas on 10,000 Macs, then one replica at a
-//! time.
+//! Scheduler benchmark in this process: 50,000 replicas on 10,000 Macs, then one replica at a time.
 
 use std::time::Instant;
 
@@ -9,26 +8,26 @@ use crate::stats::{Samples, head, row};
 
 const NODES: usize = 10_000;
 const REPLICAS: usize = 50_000;
-/// Replicas that are replaced one by one afterwards.
+/// Number of replicas that are replaced one by one afterwards.
 const TURNS: usize = 5_000;
 
 pub(crate) fn run() {
     head(&[
         "10,000 Macs, 50,000 replicas of 500 deployments",
-        "taking in the Macs, s",
+        "adding the Macs, s",
         "placing all, s",
         "placed",
-        "one more decision, ms",
-        "its 99th percentile, ms",
+        "one decision, ms",
+        "99th percentile, ms",
     ]);
-    for (kind, each_unlike) in [("of 8 kinds", false), ("each with speeds of its own", true)] {
+    for (kind, each_unlike) in [("of 8 kinds", false), ("each with its own speeds", true)] {
         let began = Instant::now();
         let mut trial = PlacementTrial::new(NODES, REPLICAS, each_unlike);
-        let taken_in = began.elapsed().as_secs_f64();
+        let adding = began.elapsed().as_secs_f64();
         let began = Instant::now();
         let count = trial.place_all();
         let placing = began.elapsed().as_secs_f64();
-        assert_eq!(count.overcommitted, 0, "more is promised than there is");
+        assert_eq!(count.overcommitted, 0, "no node is overcommitted");
         let single = Samples::new((0..TURNS).map(|turn| {
             let began = Instant::now();
             trial.replace_one(turn);
@@ -36,7 +35,7 @@ pub(crate) fn run() {
         }));
         row(&[
             kind.to_owned(),
-            format!("{taken_in:.2}"),
+            format!("{adding:.2}"),
             format!("{placing:.2}"),
             count.placed.to_string(),
             format!("{single:.3}"),

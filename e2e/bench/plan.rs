@@ -1,5 +1,4 @@
-//! `rooflet plan` for 500 Macs of ten kinds and 100 models, and what to buy beside them: from its
-//! start to its end.
+//! Run time of `rooflet plan` for 500 Macs of ten kinds and 100 models, also with `--recommend`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,10 +11,10 @@ use crate::harness::{Scratch, rooflet};
 use crate::stats::{Samples, head, row};
 
 const RUNS: usize = 7;
-/// Demands whose bound is looked at.
+/// Number of demands for which the bound is compared with the result.
 const SEEDS: u64 = 30;
 const MODELS: usize = 100;
-/// Ten kinds, 500 in all: chip, GPU cores, memory, count.
+/// Ten kinds of Macs, 500 Macs in total: chip, GPU cores, memory, count.
 const MACS: [(&str, u32, &str, u32); 10] = [
     ("M4", 10, "16Gi", 120),
     ("M4", 10, "24Gi", 60),
@@ -28,7 +27,7 @@ const MACS: [(&str, u32, &str, u32); 10] = [
     ("M3 Ultra", 60, "96Gi", 20),
     ("M3 Ultra", 80, "256Gi", 20),
 ];
-/// What could be bought: name, chip, GPU cores, memory, price.
+/// Catalogue: name, chip, GPU cores, memory, price.
 const OFFERS: [(&str, &str, u32, &str, u32); 4] = [
     ("mini-32", "M4", 10, "32Gi", 999),
     ("mini-pro", "M4 Pro", 20, "48Gi", 1999),
@@ -82,8 +81,8 @@ pub(crate) fn run() {
     head(&[
         "`--recommend`, four offers",
         "s",
-        "least price found",
-        "none below",
+        "lowest price found",
+        "lower bound",
     ]);
     for (name, scale) in [
         ("one and a half times the demand", 1.5),
@@ -102,10 +101,9 @@ pub(crate) fn run() {
     }
 }
 
-/// How far the bound is above what is carried, for demands drawn from other seeds: one demand says
-/// little of that.
+/// Prints the gap between the result and its upper bound over many random demands.
 fn gaps(scratch: &Scratch) {
-    head(&["the demand of seeds 1 to 30", "median", "worst"]);
+    head(&["demands of seeds 1 to 30", "median", "worst"]);
     let gap = |seed: u64| {
         let verdict = once(&scratch.write("plan.yaml", &plan(1.0, seed)), &[]).1;
         let factor = |field: &str| verdict[field].as_f64().expect("a number");
@@ -115,13 +113,13 @@ fn gaps(scratch: &Scratch) {
     gaps.sort_by(f64::total_cmp);
     let percent = |at: usize| format!("{:.1} %", gaps[at]);
     row(&[
-        "the bound above what is carried".to_owned(),
+        "gap between result and bound".to_owned(),
         percent(gaps.len() / 2),
         percent(gaps.len() - 1),
     ]);
 }
 
-/// Wall-clock seconds, and the answer.
+/// Runs `rooflet plan` once. Returns the run time in seconds and the verdict.
 fn once(file: &Path, more: &[&str]) -> (f64, Value) {
     let begin = Instant::now();
     let output = Command::new(rooflet())
@@ -131,14 +129,15 @@ fn once(file: &Path, more: &[&str]) -> (f64, Value) {
         .output()
         .expect("the binary starts");
     let seconds = begin.elapsed().as_secs_f64();
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reported = String::from_utf8_lossy(&output.stderr);
     (
         seconds,
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|err| panic!("{err}: {told}")),
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|err| panic!("{err}: {reported}")),
     )
 }
 
-/// The same numbers every time: a linear congruential sequence, Knuth's constants.
+/// Returns a random plan. The numbers come from a linear congruential generator with Knuth's
+/// constants, so equal seeds return equal plans.
 fn plan(scale: f64, seed: u64) -> String {
     let mut state = seed;
     let mut next = |many: usize| {

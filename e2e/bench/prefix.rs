@@ -1,7 +1,8 @@
-//! Time to the first token of a prompt that was computed before: with its prefix in memory (hot),
-//! and in files after the worker was restarted (restart), beside the same prompt computed (cold)
-//! and the bare reading of those files. And the worker's processor time of a hot prompt beside that
-//! of one more token, which other programs do not disturb.
+//! Time to first token with the prefix cache: computed (cold), cached in memory (hot), and cached
+//! in files after a restart of the worker (restart).
+//!
+//! For comparison, the benchmark also measures the time to read the files, one decode step, and the
+//! worker's CPU time for a hot prompt and for a decode step, which other programs do not disturb.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,25 +14,25 @@ use sysinfo::{Pid, ProcessesToUpdate, System};
 use crate::harness::{Http, Process, Scratch, eventually, free_port, repository};
 use crate::stats::{Samples, head, milliseconds, row};
 
-/// Tokens, and prompts of them: 16000 take many minutes on a CPU.
+/// Prompt lengths in tokens, with the number of prompts. 16,000 tokens take many minutes on a CPU.
 const CONTEXTS: [(u32, u32); 3] = [(1000, 3), (4000, 3), (16_000, 1)];
-/// Tokens by which the time of one is found.
+/// Number of decode steps over which the time of one step is averaged.
 const STEPS: u64 = 32;
-/// Hot requests by which the processor time of one is found: the system counts in hundredths of a
-/// second.
+/// Number of requests over which CPU time is averaged, because the system counts it in hundredths
+/// of a second.
 const REPEATS: u32 = 20;
 
-/// A long prompt on a slow CPU.
-const PATIENCE: Duration = Duration::from_mins(20);
+/// Request timeout, long enough for the longest prompt on a slow CPU.
+const TIMEOUT: Duration = Duration::from_mins(20);
 
-/// Of a Llama of random weights; not chosen for the ratio, but so that a CPU reads the prompts
-/// within seconds.
+/// Hidden size of a Llama model with random weights, small enough to prefill the prompts within
+/// seconds on a CPU.
 const HIDDEN: usize = 128;
 const LAYERS: usize = 4;
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const INTERMEDIATE: usize = 352;
-/// The guide's, whose tokenizer it has.
+/// Vocabulary size of the guide, whose tokenizer the model uses.
 const VOCABULARY: usize = 1024;
 
 pub(crate) fn run() {
@@ -49,7 +50,7 @@ pub(crate) fn run() {
         "restart",
         "reading the files",
         "one decode step",
-        "hot / one step, processor time",
+        "hot / one step, CPU time",
         "cold / hot",
         "cold / restart",
     ]);
@@ -83,7 +84,7 @@ pub(crate) fn run() {
         let read = Instant::now();
         let bytes: usize = files_in(&files)
             .iter()
-            .map(|path| std::fs::read(path).expect("ours").len())
+            .map(|path| std::fs::read(path).expect("readable").len())
             .sum();
         let read = milliseconds(read.elapsed()) / f64::from(rounds);
         let worker = Worker::start(&scratch, &model, &files);
@@ -106,7 +107,7 @@ pub(crate) fn run() {
     }
 }
 
-/// No two rounds begin alike.
+/// Prompt of a round. The prompts of two rounds share no prefix.
 fn prompt(round: u32, tokens: u32) -> Vec<u32> {
     (0..tokens)
         .map(|at| 300 + (at * 31 + at * at % 97 + round * 7) % 700)
@@ -131,7 +132,7 @@ impl Worker {
             ],
             &scratch.join("worker.log"),
         );
-        let http = Http::patient(format!("http://127.0.0.1:{port}"), PATIENCE);
+        let http = Http::with_timeout(format!("http://127.0.0.1:{port}"), TIMEOUT);
         eventually("the worker being ready", || match http.get("/ready")? {
             answer if answer.status == 200 => Ok(()),
             answer => Err(answer.text),
@@ -139,21 +140,22 @@ impl Worker {
         Self { process, http }
     }
 
-    /// Milliseconds that all its threads have computed.
+    /// Returns the CPU time of the process in milliseconds.
     fn processor_time(&self) -> f64 {
         let pid = Pid::from_u32(self.process.pid());
         let mut system = System::new();
         system.refresh_processes(ProcessesToUpdate::Some(&[pid]), false);
-        let process = system.process(pid).expect("it runs");
+        let process = system.process(pid).expect("the worker runs");
         process.accumulated_cpu_time() as f64
     }
 
-    /// Milliseconds until so many tokens were there. `cached` of the prompt's must have been known.
+    /// Returns the time of a request in milliseconds. Panics if the number of cached prompt tokens
+    /// is not `cached`.
     fn ask(&self, prompt: &[u32], max_tokens: u64, cached: u64) -> f64 {
         let body = json!({"model": "m", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0,
                           "logit_bias": {"0": -100, "1": -100, "2": -100}});
         let begin = Instant::now();
-        let answer = self.http.post("/v1/completions", &body).expect("an answer");
+        let answer = self.http.post("/v1/completions", &body).expect("a response");
         let took = milliseconds(begin.elapsed());
         assert_eq!(answer.status, 200, "{}", answer.text);
         let usage = &answer.json()["usage"];
@@ -165,7 +167,7 @@ impl Worker {
 
 fn files_in(dir: &Path) -> Vec<PathBuf> {
     let entries = |dir: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(dir).expect("the worker made it");
+        let entries = std::fs::read_dir(dir).expect("created by the worker");
         entries.map(|entry| entry.expect("readable").path()).collect()
     };
     let dirs = entries(dir).into_iter().filter(|path| path.is_dir());
@@ -183,7 +185,7 @@ fn write_model(scratch: &Scratch) -> PathBuf {
     std::fs::write(dir.join("config.json"), config.to_string()).expect("room");
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(repository("examples/models/guide").join(file), dir.join(file))
-            .expect("the guide is there");
+            .expect("the guide model");
     }
     let kv = HIDDEN / HEADS * KV_HEADS;
     let mut shapes = vec![
@@ -215,7 +217,8 @@ fn write_model(scratch: &Scratch) -> PathBuf {
         })
         .collect();
     let views = tensors.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("the bytes of the shape");
+        let view =
+            TensorView::new(Dtype::F32, shape.clone(), bytes).expect("as many bytes as the shape needs");
         (name.clone(), view)
     });
     safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).expect("room");

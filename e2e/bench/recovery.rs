@@ -1,8 +1,8 @@
-//! From the death of a process to the next answer: a worker, an agent, the control plane with its
-//! gateway, a node.
+//! Recovery time: from the kill of a worker, an agent, the control plane or a node to the next
+//! answer.
 //!
-//! Deaths are SIGKILL, as of a crash; what supervises starts it again where there is something that
-//! does. A lost node is an agent and its worker that nobody starts again.
+//! Processes are killed with SIGKILL, and their supervisors restart them. A lost node is an agent
+//! and its worker that are killed and not restarted.
 
 use std::time::{Duration, Instant};
 
@@ -10,27 +10,27 @@ use crate::harness::{Cluster, Fleet, Http, Process, eventually, kill_9, reposito
 use crate::stats::{Samples, head, row};
 
 const RUNS: usize = 5;
-/// Lost nodes are waited for side by side: nearly all of their time is deadlines.
+/// Nodes of the lost-node runs, which run concurrently because they mostly wait for timeouts.
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-const LOOK: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(180);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 pub(crate) fn run() {
-    head(&["what dies", "the next answer after, s", "of"]);
+    head(&["killed", "next answer after, s", "recovery"]);
     let Some((fleet, _kubectl)) = Fleet::with_guide() else {
         return;
     };
     for (what, verb, restarts) in [
-        ("a worker", "worker", "its agent starts another one"),
+        ("a worker", "worker", "its agent restarts it"),
         (
             "an agent",
             "agent",
-            "`rooflet up` starts it again; its worker lives on",
+            "`rooflet up` restarts it; its worker keeps running",
         ),
         (
             "API server, controller and gateway",
             "server",
-            "`rooflet up` starts them again",
+            "`rooflet up` restarts them",
         ),
     ] {
         let times = (0..RUNS).map(|_| one_process(&fleet, verb).as_secs_f64());
@@ -42,15 +42,16 @@ pub(crate) fn run() {
         let runs: Vec<_> = (0..RUNS).map(|_| scope.spawn(lost_node)).collect();
         let ended = runs
             .into_iter()
-            .filter_map(|run| run.join().expect("it is found again"));
+            .filter_map(|run| run.join().expect("the run recovers"));
         ended.map(|time| time.as_secs_f64()).collect()
     });
     row(&[
         "a node with the only replica".to_owned(),
         Samples::new(lost).to_string(),
-        "its Lease expires after 40 s, its replicas are given up 30 s later, another node loads".to_owned(),
+        "its Lease expires after 40 s, its replicas are replaced 30 s later, another node loads the model"
+            .to_owned(),
     ]);
-    println!("\nMedian of {RUNS}, and in brackets the shortest and the longest.");
+    println!("\nMedian of {RUNS} runs (shortest-longest).");
 }
 
 fn one_process(fleet: &Fleet, verb: &str) -> Duration {
@@ -63,14 +64,14 @@ fn one_process(fleet: &Fleet, verb: &str) -> Duration {
     });
     kill_9(pid);
     let begin = Instant::now();
-    // One that is accepted while the killed one still dies is no sign of life.
+    // An answer of the killed process, while it exits, does not count.
     until(&fleet.gateway, || {
         fleet.processes(verb).iter().all(|other| *other != pid)
     });
     begin.elapsed()
 }
 
-/// `None` where kubectl is not installed.
+/// Returns the recovery time after the loss of a node, or `None` if kubectl is not installed.
 fn lost_node() -> Option<Duration> {
     let cluster = Cluster::start(&[])?;
     let kubectl = &cluster.kubectl;
@@ -85,7 +86,7 @@ fn lost_node() -> Option<Duration> {
         ))
         .ok();
     eventually("an answer", || answers(&cluster.gateway));
-    let home = eventually("its node", || {
+    let home = eventually("the replica's node", || {
         let listed = kubectl.json("mrep")?;
         let name = listed["items"][0]["spec"]["nodeName"].as_str();
         name.map(str::to_owned).ok_or_else(|| listed.to_string())
@@ -110,11 +111,11 @@ fn answers(gateway: &Http) -> Result<(), String> {
     }
 }
 
-/// Asks until there is an answer and `holds` is true.
+/// Sends requests until one succeeds and `holds` returns true.
 fn until(gateway: &Http, holds: impl Fn() -> bool) {
     let begin = Instant::now();
     while !(answers(gateway).is_ok() && holds()) {
-        assert!(begin.elapsed() < PATIENCE, "no answer in {PATIENCE:?}");
-        std::thread::sleep(LOOK);
+        assert!(begin.elapsed() < TIMEOUT, "no answer in {TIMEOUT:?}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

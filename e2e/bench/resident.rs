@@ -1,4 +1,4 @@
-//! Resident memory of each process of `rooflet up` while nothing happens.
+//! Resident memory and CPU time of each process of `rooflet up` while idle.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sysinfo::{Pid, ProcessesToUpdate, System};
 use crate::harness::{Fleet, Options, repository};
 use crate::stats::{head, row};
 
-/// Time for what starting up left behind to be given back.
+/// Time for memory of the start to be released, and duration of the idle measurement.
 const SETTLE: Duration = Duration::from_secs(30);
 
 pub(crate) fn run() {
@@ -40,7 +40,7 @@ pub(crate) fn run() {
     println!("\nThe binary: {} MiB, debug lines included.", binary.len() >> 20);
 }
 
-/// What a process uses.
+/// Resource usage of a process.
 pub(crate) struct Usage {
     pub(crate) resident_bytes: u64,
     pub(crate) cpu: Duration,

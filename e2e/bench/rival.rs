@@ -1,8 +1,8 @@
-//! `rooflet worker` beside `mlx_lm.server`: the same model directory, the same requests, turn by
-//! turn.
+//! Comparison of `rooflet worker` and `mlx_lm.server`: the same model and requests, alternating.
 //!
-//! `ROOFLET_MLX_LM_PYTHON` names a Python that has mlx-lm; without it nothing is measured.
-//! `ROOFLET_RIVAL_MODEL` is a model's directory (the guide), `ROOFLET_RIVAL_ROUNDS` how often (7).
+//! `ROOFLET_MLX_LM_PYTHON` is a Python interpreter with mlx-lm, and is required.
+//! `ROOFLET_RIVAL_MODEL` is a model's directory (default: the guide), and `ROOFLET_RIVAL_ROUNDS`
+//! the number of rounds (default: 7).
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::net::TcpStream;
@@ -19,15 +19,16 @@ use crate::stats::{Samples, head, milliseconds, row};
 const PYTHON: &str = "ROOFLET_MLX_LM_PYTHON";
 const MODEL: &str = "ROOFLET_RIVAL_MODEL";
 const ROUNDS: &str = "ROOFLET_RIVAL_ROUNDS";
-/// Of the answers that others join.
+/// Tokens of the long answers, during which other requests join the batch.
 const LONG_TOKENS: u32 = 1000;
 const SHORT_TOKENS: u32 = 4;
-/// Streams of the batch that a seeded request waits behind.
+/// Number of long streams in the batch when the seeded request is sent.
 const BATCH: usize = 4;
-/// Answers that begin at the same time, how long each is, and the characters of each prompt, of
-/// which no two are the same: for the models of `bench-roofline`, a character is a token.
+/// Numbers of concurrent streams.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+/// Tokens of each stream's answer.
 const STREAM_TOKENS: u32 = 96;
+/// Characters of each prompt. For the models of `bench-roofline`, a character is a token.
 const STREAM_CHARACTERS: usize = 1000;
 
 /// A server under test; killed when dropped.
@@ -46,7 +47,7 @@ impl Drop for Server {
 
 pub(crate) fn run() {
     let Some(python) = std::env::var_os(PYTHON).map(PathBuf::from) else {
-        println!("Not measured: {PYTHON} does not name a Python that has mlx-lm.");
+        println!("NOT RUN: set {PYTHON} to a Python interpreter with mlx-lm.");
         return;
     };
     let rounds = std::env::var(ROUNDS).map_or(7, |rounds| rounds.parse().expect("a number of rounds"));
@@ -57,7 +58,6 @@ pub(crate) fn run() {
     });
     let model = endless(&of, scratch.path());
     let start: [&dyn Fn() -> Server; 2] = [&|| mlx_lm(&python, &model, scratch.path()), &|| worker(&model)];
-    // For each server: what each round gave.
     let mut figures: [Vec<Round>; 2] = Default::default();
     for round in 0..rounds {
         for turn in 0..2 {
@@ -65,12 +65,12 @@ pub(crate) fn run() {
             figures[which].push(Round::measure(start[which]));
         }
     }
-    println!("{rounds} rounds with a new process each; median (p10-p90).\n");
+    println!("{rounds} rounds, each with a new process; median (p10-p90).\n");
     head(&[
         "",
         "mlx_lm.server",
         "rooflet worker",
-        "rooflet / mlx_lm, by rounds",
+        "rooflet / mlx_lm, per round",
     ]);
     let line = |name: String, of: &dyn Fn(&Round) -> f64| {
         let column = |which: usize| Samples::new(figures[which].iter().map(of)).to_string();
@@ -87,19 +87,20 @@ pub(crate) fn run() {
         line(format!("tokens/s of {streams} streams"), &|round| {
             round.streams[index].tokens_per_second
         });
-        line("their first tokens, median, ms".to_owned(), &|round| {
+        line("first token, median, ms".to_owned(), &|round| {
             round.streams[index].first_ms
         });
-        line("95th percentile".to_owned(), &|round| {
+        line("first token, 95th percentile, ms".to_owned(), &|round| {
             round.streams[index].slow_first_ms
         });
     }
     line("RSS at the end, MiB".to_owned(), &|round| round.end_mib);
 }
 
-/// The model, without an end of text, so that long answers are as long as asked. The guide's
-/// weights are in 32 bits: mlx-lm computes as they are stored, and MLX's CPU back end is dozens of
-/// times slower in 16.
+/// Copies a model without its end token, so that answers have the requested length.
+///
+/// The guide's weights are float32. mlx-lm computes in the stored type, and MLX's CPU backend is
+/// dozens of times slower with 16-bit types.
 fn endless(of: &Path, directory: &Path) -> PathBuf {
     let model = directory.join("model");
     std::fs::create_dir(&model).expect("writable");
@@ -131,13 +132,12 @@ type Measure = (&'static str, fn(&Round) -> f64);
 
 const MEASURES: &[Measure] = &[
     ("start to the end of the first answer, ms", |round| round.start_ms),
-    ("RSS after it, MiB", |round| round.resident_mib),
+    ("RSS after the first answer, MiB", |round| round.resident_mib),
     ("first token when idle, ms", |round| round.idle_first_ms),
-    (
-        "first token when idle, of a prompt that begins as no other, ms",
-        |round| round.fresh_first_ms,
-    ),
-    ("first token beside a long answer, ms", |round| {
+    ("first token when idle, uncached prompt, ms", |round| {
+        round.fresh_first_ms
+    }),
+    ("first token during a long answer, ms", |round| {
         round.joining_first_ms
     }),
     ("seeded answer, alone, ms", |round| round.seeded_alone_ms),
@@ -146,7 +146,7 @@ const MEASURES: &[Measure] = &[
     }),
 ];
 
-/// What one new process did.
+/// Measurements of one process.
 struct Round {
     start_ms: f64,
     resident_mib: f64,
@@ -155,17 +155,17 @@ struct Round {
     joining_first_ms: f64,
     seeded_alone_ms: f64,
     seeded_behind_ms: f64,
-    /// One for each of [`STREAMS`].
+    /// Results for each of [`STREAMS`].
     streams: Vec<Together>,
     end_mib: f64,
 }
 
-/// What some answers did that were asked for at the same time.
+/// Measurements of concurrent streams.
 struct Together {
-    /// Of all, from the question to the last answer's end.
+    /// Tokens of all streams per second, from the first request to the end of the last answer.
     tokens_per_second: f64,
     first_ms: f64,
-    /// The 95th percentile; of fewer than 20 answers, the slowest.
+    /// 95th percentile; for fewer than 20 answers, the slowest.
     slow_first_ms: f64,
 }
 
@@ -185,7 +185,7 @@ impl Together {
             let asked: Vec<_> = (0..streams)
                 .map(|number| scope.spawn(move || ask(number)))
                 .collect();
-            let first = asked.into_iter().map(|asked| asked.join().expect("an answer"));
+            let first = asked.into_iter().map(|asked| asked.join().expect("a response"));
             first.collect()
         });
         let tokens = f64::from(STREAM_TOKENS) * streams as f64;
@@ -242,7 +242,7 @@ impl Round {
                 LONG_TOKENS,
                 json!({}),
             );
-            // It is under way.
+            // The answer has started.
             stream.first().1
         };
         let under_way = long(0);
@@ -273,7 +273,7 @@ fn resident_mib_of(server: &Server) -> f64 {
 
 fn mlx_lm(python: &Path, model: &Path, home: &Path) -> Server {
     let port = free_port();
-    // It lists models from a cache that must exist.
+    // mlx_lm.server lists models from a cache directory that must exist.
     std::fs::create_dir_all(home.join("hf/hub")).expect("writable");
     let child = Command::new(python)
         .args(["-m", "mlx_lm.server", "--port", &port.to_string(), "--model"])
@@ -297,7 +297,7 @@ fn worker(model: &Path) -> Server {
         .args([
             "worker",
             "--name=model",
-            // As many as the other runs at a time.
+            // The same limit as in mlx_lm.server.
             "--max-concurrency=32",
             &format!("--listen=127.0.0.1:{port}"),
             "--model",
@@ -314,7 +314,7 @@ fn worker(model: &Path) -> Server {
     }
 }
 
-/// An answer on its way.
+/// Answer that is being streamed.
 struct Stream {
     begin: Instant,
     lines: BufReader<TcpStream>,
@@ -335,7 +335,7 @@ impl Server {
             let mut lines = BufReader::new(self.send(&body));
             match lines.fill_buf() {
                 Ok(_) => return Stream { begin, lines },
-                // More at once than it listens to.
+                // The server's listen backlog is full.
                 Err(err) if err.kind() == ErrorKind::ConnectionReset => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -345,7 +345,7 @@ impl Server {
     }
 
     fn send(&self, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server listens");
         stream
             .set_read_timeout(Some(Duration::from_secs(120)))
             .expect("not zero");
@@ -355,7 +355,7 @@ impl Server {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         )
-        .expect("it reads");
+        .expect("the server reads");
         stream
     }
 }
@@ -389,7 +389,7 @@ impl Stream {
 
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
-        let read = self.lines.read_line(&mut line).expect("it answers");
+        let read = self.lines.read_line(&mut line).expect("a readable stream");
         (read > 0).then_some(line)
     }
 }

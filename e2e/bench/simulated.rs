@@ -1,4 +1,4 @@
-//! 200 simulated Macs with real agents in one server: from `apply` to ready over the real protocol.
+//! Benchmark of 200 simulated Macs with real agents in one server: time from apply to ready.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ async fn measure() {
     head(&[
         "simulated Macs",
         "all joined after, s",
-        "one replica: applied to ready, s",
+        "one replica: apply to ready, s",
         "199 replicas, s",
         "server RSS without replicas, MiB",
         "with, MiB",

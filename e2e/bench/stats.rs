@@ -1,9 +1,10 @@
-//! Samples and tables.
+//! Samples and Markdown tables.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-/// Measured values, sorted. Shown as median and, in brackets, the 10th and 90th percentile.
+/// Sorted measurements. The display form is the median and, in brackets, the 10th and 90th
+/// percentiles.
 #[derive(Debug)]
 pub(crate) struct Samples {
     sorted: Vec<f64>,
@@ -17,8 +18,7 @@ impl Samples {
         Self { sorted }
     }
 
-    /// The least value that `fraction` of all are at or below: every figure that is shown was
-    /// measured.
+    /// Returns a quantile by the nearest-rank method, which always returns a measured value.
     pub(crate) fn quantile(&self, fraction: f64) -> f64 {
         let rank = (fraction * self.sorted.len() as f64).ceil() as usize;
         self.sorted[rank.clamp(1, self.sorted.len()) - 1]

@@ -1,4 +1,4 @@
-//! `rooflet up --apply --ask --exit`: from its start to the first byte of the answer.
+//! Time from the start of `rooflet up --apply --ask --exit` to the first byte of the answer.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ pub(crate) fn run() {
     ]);
 }
 
-/// Time to the first byte of the answer on standard output, and to the end of the process.
+/// Runs the command once. Returns the time to the first byte on stdout, and to the exit.
 fn once(scratch: &Scratch) -> (Duration, Duration) {
     let begin = Instant::now();
     let mut up = Command::new(rooflet())
@@ -47,12 +47,12 @@ fn once(scratch: &Scratch) -> (Duration, Duration) {
         .stderr(Stdio::null())
         .spawn()
         .expect("the binary starts");
-    let mut answer = up.stdout.take().expect("it is piped");
+    let mut answer = up.stdout.take().expect("stdout is piped");
     let mut byte = [0];
     answer.read_exact(&mut byte).expect("an answer");
     let first = begin.elapsed();
     let mut rest = String::new();
     answer.read_to_string(&mut rest).expect("the rest of the answer");
-    assert!(up.wait().expect("our own child").success());
+    assert!(up.wait().expect("a child process").success());
     (first, begin.elapsed())
 }

@@ -1,4 +1,4 @@
-//! Clients that stream answers all the while, and what became of each of their requests.
+//! Clients that stream answers continuously, and the outcomes of their requests.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,37 +10,37 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Requests that run at the same time.
+/// Number of concurrent requests.
 const STREAMS: usize = 4;
-/// A client's own patience: longer than anything that is done to the fleet here.
-const LONGEST: Duration = Duration::from_secs(150);
+/// Timeout of a client. It is longer than any disruption.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(150);
 const MAX_TOKENS: usize = 48;
 
-/// How one request ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum Outcome {
     Answered,
-    /// The gateway could not be reached, or went away before it answered.
-    NoAnswer(String),
-    /// It answered, and not with 200.
-    Refused(u16, String),
-    /// A stream had begun, and did not come to its end.
+    /// The gateway was not reachable or exited before it responded.
+    NoResponse(String),
+    /// The response has another status than 200.
+    Rejected(u16, String),
+    /// The stream ended prematurely.
     Broken(String),
-    /// A stream came to its end and said something else than it says alone.
+    /// The stream is complete, and its text differs from that of an undisturbed request.
     Wrong(String),
 }
 
-/// One request.
+/// Request and its outcome.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) began: Instant,
     pub(super) ended: Instant,
-    /// `NAMESPACE/NAME`, as the gateway says; empty where nothing was said.
+    /// `NAMESPACE/NAME` from the response of the gateway; empty without a response.
     pub(super) replica: String,
-    pub(super) ending: Ending,
+    pub(super) outcome: Outcome,
 }
 
-/// Streams that follow one another, until it is stopped.
+/// Running clients.
 pub(super) struct Load {
     done: Arc<Mutex<Vec<Request>>>,
     stop: CancellationToken,
@@ -49,7 +49,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// `expected` is what the answer says when nothing else runs.
+    /// Starts the clients. `expected` is the text of an undisturbed answer.
     pub(super) fn start(runtime: &Handle, gateway: &str, expected: &str) -> Self {
         let (stop, done) = (CancellationToken::new(), Arc::<Mutex<Vec<Request>>>::default());
         let url = format!("{gateway}/v1/chat/completions");
@@ -57,18 +57,18 @@ impl Load {
             let (url, expected) = (url.clone(), expected.to_owned());
             let (stop, done) = (stop.clone(), done.clone());
             runtime.spawn(async move {
-                // A connection of its own per request: what one that is kept may lose is not asked
+                // Connections are not reused, because the loss of an idle connection is not tested
                 // here.
                 let client = Client::builder()
                     .pool_max_idle_per_host(0)
-                    .timeout(LONGEST)
+                    .timeout(CLIENT_TIMEOUT)
                     .build()
                     .expect("a client");
                 while !stop.is_cancelled() {
                     let request = one(&client, &url, &expected).await;
-                    let refused = matches!(request.ending, Ending::NoAnswer(_) | Ending::Refused(..));
-                    done.lock().expect("nobody panics with it").push(request);
-                    if refused {
+                    let rejected = matches!(request.outcome, Outcome::NoResponse(_) | Outcome::Rejected(..));
+                    done.lock().expect("no holder of the lock panics").push(request);
+                    if rejected {
                         tokio::time::sleep(Duration::from_millis(200)).await;
                     }
                 }
@@ -83,12 +83,12 @@ impl Load {
         }
     }
 
-    /// What has ended since this was asked last.
+    /// Returns the requests that have ended since the last call.
     pub(super) fn take(&self) -> Vec<Request> {
-        std::mem::take(&mut self.done.lock().expect("nobody panics with it"))
+        std::mem::take(&mut self.done.lock().expect("no holder of the lock panics"))
     }
 
-    /// Lets the last ones end, and takes them.
+    /// Waits for the last requests and returns them.
     pub(super) fn finish(self) -> Vec<Request> {
         self.stop.cancel();
         self.runtime.block_on(async {
@@ -96,7 +96,7 @@ impl Load {
                 client.await.expect("clients do not panic");
             }
         });
-        std::mem::take(&mut self.done.lock().expect("nobody panics with it"))
+        std::mem::take(&mut self.done.lock().expect("no holder of the lock panics"))
     }
 }
 
@@ -113,19 +113,19 @@ pub(super) fn question() -> Value {
 async fn one(client: &Client, url: &str, expected: &str) -> Request {
     let began = Instant::now();
     let mut replica = String::new();
-    let ending = ask(client, url, expected, &mut replica).await;
+    let outcome = ask(client, url, expected, &mut replica).await;
     Request {
         began,
         ended: Instant::now(),
         replica,
-        ending,
+        outcome,
     }
 }
 
-async fn ask(client: &Client, url: &str, expected: &str, replica: &mut String) -> Ending {
+async fn ask(client: &Client, url: &str, expected: &str, replica: &mut String) -> Outcome {
     let response = match client.post(url).json(&question()).send().await {
         Ok(response) => response,
-        Err(err) => return Ending::NoAnswer(format!("{err:?}")),
+        Err(err) => return Outcome::NoResponse(format!("{err:?}")),
     };
     let header = response.headers().get("x-rooflet-replica");
     *replica = header
@@ -134,14 +134,14 @@ async fn ask(client: &Client, url: &str, expected: &str, replica: &mut String) -
         .to_owned();
     let status = response.status().as_u16();
     if status != 200 {
-        return Ending::Refused(status, response.text().await.unwrap_or_default());
+        return Outcome::Rejected(status, response.text().await.unwrap_or_default());
     }
     let mut bytes = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(chunk) = chunks.next().await {
         match chunk {
             Ok(chunk) => bytes.extend_from_slice(&chunk),
-            Err(err) => return Ending::Broken(format!("{err:?}")),
+            Err(err) => return Outcome::Broken(format!("{err:?}")),
         }
     }
     let text = String::from_utf8_lossy(&bytes);
@@ -150,18 +150,18 @@ async fn ask(client: &Client, url: &str, expected: &str, replica: &mut String) -
         .filter_map(|line| line.strip_prefix("data: "))
         .collect();
     if events.last() != Some(&"[DONE]") {
-        return Ending::Broken(format!("it ends with {:?}", events.last()));
+        return Outcome::Broken(format!("the last event is {:?}", events.last()));
     }
-    let said = said(&events);
-    if said == expected {
-        Ending::Answered
+    let text = streamed_text(&events);
+    if text == expected {
+        Outcome::Answered
     } else {
-        Ending::Wrong(said)
+        Outcome::Wrong(text)
     }
 }
 
-/// The text of a streamed answer.
-pub(super) fn said<S: AsRef<str>>(events: &[S]) -> String {
+/// Returns the concatenated text of a streamed answer.
+pub(super) fn streamed_text<S: AsRef<str>>(events: &[S]) -> String {
     let delta = |event: &S| {
         let event: Value = serde_json::from_str(event.as_ref()).ok()?;
         Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned())

@@ -1,13 +1,12 @@
-//! Streams of answers while a fleet of real processes is changed, killed, paused, cut off and left
-//! without disk, one thing after the other, until a time is over. After each everything heals.
+//! Disruptions of a fleet of real processes while clients stream answers. After each disruption,
+//! the fleet must recover.
 //!
-//! What is asked of the requests: a planned change fails none. Neither does what happens to the
-//! control plane, for the data plane serves on without it. What happens to a node may break the
-//! streams that are open on it, and what happens to the gateway those that go through it; nothing
-//! else, and nothing that had not begun.
+//! Planned changes and faults of the control plane must not fail a request. Faults of a node may
+//! break the open streams on it, and faults of the gateway the open streams through it. All other
+//! requests must succeed.
 //!
-//! `cargo xtask chaos --minutes 10` goes on for ten minutes; a test run does what [`Deed::BRIEFLY`]
-//! names.
+//! `cargo xtask chaos --minutes 10` runs for ten minutes. A test run applies the disruptions in
+//! [`Disruption::SHORT_RUN`].
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,16 +15,16 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::load::{Ending, Load, Request, question, said};
-use super::stage::{NODES, Stage};
+use super::load::{Load, Outcome, Request, question, streamed_text};
+use super::test_fleet::{NODES, TestFleet};
 use crate::harness::{Http, Link, eventually, kill_9, not_run, pause, resume};
 
 const MINUTES: &str = "ROOFLET_CHAOS_MINUTES";
 const SEED: u64 = 1;
 
-/// What is done to the fleet.
+/// Disruption of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Deed {
+enum Disruption {
     RollingUpdate,
     DrainNode,
     KillWorker,
@@ -42,17 +41,17 @@ enum Deed {
     FillDisk,
 }
 
-/// Whose streams may break.
+/// Streams that a disruption may break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Excused {
-    Nobody,
-    /// Those that are open on this node.
+enum Affected {
+    None,
+    /// Open streams on this node.
     Node(&'static str),
-    /// All that go through the gateway, and those that come while it is away.
+    /// All streams through the gateway, and requests while it does not run.
     Gateway,
 }
 
-impl Deed {
+impl Disruption {
     const ALL: [Self; 14] = [
         Self::RollingUpdate,
         Self::DrainNode,
@@ -69,7 +68,7 @@ impl Deed {
         Self::LoseNode,
         Self::FillDisk,
     ];
-    const BRIEFLY: [Self; 3] = [Self::RollingUpdate, Self::KillAgent, Self::KillServer];
+    const SHORT_RUN: [Self; 3] = [Self::RollingUpdate, Self::KillAgent, Self::KillServer];
 
     fn text(self) -> &'static str {
         match self {
@@ -82,7 +81,7 @@ impl Deed {
             Self::PauseWorker => "worker paused",
             Self::PauseAgent => "agent paused",
             Self::PauseServer => "server paused",
-            Self::CutFromServer => "agent cut off from the server",
+            Self::CutFromServer => "agent disconnected from the server",
             Self::CutEverybody => "connections of a node cut",
             Self::Unplug => "node unplugged for seconds",
             Self::LoseNode => "node unplugged for minutes",
@@ -91,26 +90,26 @@ impl Deed {
     }
 }
 
-/// An excuse holds for what was open while something was done, until all was whole again.
+/// Time from the start of a disruption until the recovery, and the streams that may break.
 #[derive(Debug)]
-struct Excuse {
+struct Window {
     from: Instant,
     to: Instant,
-    what: Excused,
+    what: Affected,
 }
 
-/// What became of the requests while one kind of thing was done.
+/// Outcomes of the requests during a kind of disruption.
 #[derive(Debug, Default)]
 struct Tally {
     times: usize,
     answered: usize,
-    excused: usize,
+    affected: usize,
     failed: Vec<String>,
-    healed_after: Vec<Duration>,
+    recovery_times: Vec<Duration>,
 }
 
 #[test]
-fn only_streams_on_what_died_break() {
+fn only_streams_on_disrupted_processes_break() {
     let minutes = std::env::var(MINUTES).ok();
     let minutes: Option<f64> = minutes.map(|text| {
         let wrong = |err| panic!("{MINUTES}={text}: {err}; write a number of minutes");
@@ -121,273 +120,273 @@ fn only_streams_on_what_died_break() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let Some(mut stage) = Stage::start(runtime.handle()) else {
+    let Some(mut fleet) = TestFleet::start(runtime.handle()) else {
         return;
     };
-    let alone = Http::new(&stage.gateway_url);
+    let alone = Http::new(&fleet.gateway_url);
     let expected = eventually("an answer", || {
         match alone.post("/v1/chat/completions", &question())? {
-            answer if answer.status == 200 => Ok(said(&answer.events())),
+            answer if answer.status == 200 => Ok(streamed_text(&answer.events())),
             answer => Err(answer.text),
         }
     });
-    assert!(!expected.is_empty(), "there is something to compare with");
+    assert!(!expected.is_empty(), "the undisturbed answer is empty");
 
-    let load = Load::start(runtime.handle(), &stage.gateway_url, &expected);
+    let load = Load::start(runtime.handle(), &fleet.gateway_url, &expected);
     let begin = Instant::now();
-    let mut story = Story::new();
+    let mut run = Run::new();
     match minutes {
         None => {
-            for deed in Deed::BRIEFLY {
-                story.round(&mut stage, &load, deed);
+            for disruption in Disruption::SHORT_RUN {
+                run.round(&mut fleet, &load, disruption);
             }
         }
         Some(minutes) => {
-            // Each kind once, and then any.
-            let mut first = Deed::ALL.iter();
+            // Each kind once, and then random ones.
+            let mut first = Disruption::ALL.iter();
             while begin.elapsed().as_secs_f64() < minutes * 60.0 {
-                let next = first.next().or_else(|| Deed::ALL.choose(&mut story.random));
-                story.round(&mut stage, &load, *next.expect("there are some"));
+                let next = first.next().or_else(|| Disruption::ALL.choose(&mut run.random));
+                run.round(&mut fleet, &load, *next.expect("the list is not empty"));
             }
         }
     }
-    let deed = story.last;
-    story.count(deed, &load.finish());
-    story.tell(begin.elapsed());
-    story.check(&stage);
-    stage.end();
+    let disruption = run.last;
+    run.count(disruption, &load.finish());
+    run.print(begin.elapsed());
+    run.check(&fleet);
+    fleet.end();
 }
 
-/// What was done, and what became of it.
-struct Story {
+/// Disruptions of a run, and their effects.
+struct Run {
     random: StdRng,
-    tallies: BTreeMap<Deed, Tally>,
-    excuses: Vec<Excuse>,
-    /// The node of every replica there was.
-    homes: BTreeMap<String, String>,
-    /// Names of objects whose writing was acknowledged.
+    tallies: BTreeMap<Disruption, Tally>,
+    windows: Vec<Window>,
+    /// Node of every replica, including deleted ones.
+    replica_nodes: BTreeMap<String, String>,
+    /// Names of objects whose creation was acknowledged.
     written: Vec<String>,
-    last: Deed,
+    last: Disruption,
 }
 
-impl Story {
+impl Run {
     fn new() -> Self {
         Self {
             random: StdRng::seed_from_u64(SEED),
             tallies: BTreeMap::new(),
-            excuses: Vec::new(),
-            homes: BTreeMap::new(),
+            windows: Vec::new(),
+            replica_nodes: BTreeMap::new(),
             written: Vec::new(),
-            last: Deed::RollingUpdate,
+            last: Disruption::RollingUpdate,
         }
     }
 
-    /// Does one thing, waits until all is well again, and judges what became of the requests
-    /// meanwhile.
-    fn round(&mut self, stage: &mut Stage, load: &Load, deed: Deed) {
-        write(stage, &mut self.written);
-        self.homes.extend(stage.homes());
+    /// Applies a disruption, waits for the recovery, and counts the outcomes of the requests.
+    fn round(&mut self, fleet: &mut TestFleet, load: &Load, disruption: Disruption) {
+        write(fleet, &mut self.written);
+        self.replica_nodes.extend(fleet.replica_nodes());
         let node = *NODES.choose(&mut self.random).expect("three");
         let from = Instant::now();
-        eprintln!("{}: {node}", deed.text());
-        let Some(what) = self.act(stage, deed, node) else {
+        eprintln!("{}: {node}", disruption.text());
+        let Some(what) = self.act(fleet, disruption, node) else {
             return;
         };
-        eventually(&format!("the fleet after: {}", deed.text()), || stage.is_whole());
+        eventually(&format!("the fleet after: {}", disruption.text()), || {
+            fleet.check_converged()
+        });
         let to = Instant::now();
-        self.excuses.push(Excuse { from, to, what });
-        self.last = deed;
-        let tally = self.tallies.entry(deed).or_default();
+        self.windows.push(Window { from, to, what });
+        self.last = disruption;
+        let tally = self.tallies.entry(disruption).or_default();
         tally.times += 1;
-        tally.healed_after.push(to - from);
-        write(stage, &mut self.written);
-        self.homes.extend(stage.homes());
-        // At least a few of those that follow, so that what was left broken is seen.
+        tally.recovery_times.push(to - from);
+        write(fleet, &mut self.written);
+        self.replica_nodes.extend(fleet.replica_nodes());
+        // Wait for some requests after the recovery, to detect permanent damage.
         let mut requests = load.take();
-        eventually("answers after it", || {
+        eventually("answers after the recovery", || {
             requests.extend(load.take());
             match requests.iter().filter(|request| request.began > to).count() {
                 0..4 => Err("too few".to_owned()),
                 _ => Ok(()),
             }
         });
-        self.count(deed, &requests);
+        self.count(disruption, &requests);
     }
 
-    /// Does it, and undoes it where it does not end by itself. `None` where this machine cannot do
-    /// it.
-    fn act(&mut self, stage: &mut Stage, deed: Deed, node: &'static str) -> Option<Excused> {
+    /// Applies a disruption and ends it. Returns `None` if this machine does not support it.
+    fn act(&mut self, fleet: &mut TestFleet, disruption: Disruption, node: &'static str) -> Option<Affected> {
         let (random, written) = (&mut self.random, &mut self.written);
         let seconds =
             |random: &mut StdRng, most: u64| Duration::from_millis(random.random_range(500..most * 1000));
-        Some(match deed {
-            Deed::RollingUpdate => {
-                // Another context length is another template.
+        Some(match disruption {
+            Disruption::RollingUpdate => {
+                // A changed context length changes the template.
                 let tokens = 256 + 64 * random.random_range(0..8);
                 let patch = format!(r#"{{"spec":{{"serving":{{"contextTokens":{tokens}}}}}}}"#);
                 let args = ["patch", "mdep", "guide", "--type=merge", "-p", &patch];
-                stage.kubectl.run_with(&args, "").ok();
-                Excused::Nobody
+                fleet.kubectl.run_with(&args, "").ok();
+                Affected::None
             }
-            Deed::DrainNode => {
+            Disruption::DrainNode => {
                 let drain = |on: bool| {
                     let patch = format!(r#"{{"spec":{{"drain":{on}}}}}"#);
                     let args = ["patch", "mac", node, "--type=merge", "-p", &patch];
-                    stage.kubectl.run_with(&args, "").ok();
+                    fleet.kubectl.run_with(&args, "").ok();
                 };
                 drain(true);
-                eventually("a drained node", || match stage.workers(node).len() {
-                    0 => stage.is_whole(),
+                eventually("a drained node", || match fleet.workers(node).len() {
+                    0 => fleet.check_converged(),
                     count => Err(format!("{count} workers")),
                 });
                 drain(false);
-                Excused::Nobody
+                Affected::None
             }
-            Deed::KillWorker => {
-                for pid in stage.workers(node) {
+            Disruption::KillWorker => {
+                for pid in fleet.workers(node) {
                     kill_9(pid);
                 }
-                Excused::Node(node)
+                Affected::Node(node)
             }
-            Deed::KillAgent => {
-                stage.crash_agent(node);
-                Excused::Node(node)
+            Disruption::KillAgent => {
+                fleet.crash_agent(node);
+                Affected::Node(node)
             }
-            Deed::KillServer => {
-                stage.crash_server();
-                Excused::Nobody
+            Disruption::KillServer => {
+                fleet.crash_server();
+                Affected::None
             }
-            Deed::KillGateway => {
-                stage.crash_gateway();
-                Excused::Gateway
+            Disruption::KillGateway => {
+                fleet.crash_gateway();
+                Affected::Gateway
             }
-            Deed::PauseWorker => {
-                let pids = stage.workers(node);
+            Disruption::PauseWorker => {
+                let pids = fleet.workers(node);
                 pids.iter().for_each(|pid| pause(*pid));
                 std::thread::sleep(seconds(random, 8));
                 pids.iter().for_each(|pid| resume(*pid));
-                Excused::Node(node)
+                Affected::Node(node)
             }
-            Deed::PauseAgent => {
-                let agent = &stage.nodes[node].agent;
+            Disruption::PauseAgent => {
+                let agent = &fleet.nodes[node].agent;
                 agent.pause();
                 std::thread::sleep(seconds(random, 8));
                 agent.resume();
-                Excused::Node(node)
+                Affected::Node(node)
             }
-            Deed::PauseServer => {
-                stage.server.pause();
+            Disruption::PauseServer => {
+                fleet.server.pause();
                 std::thread::sleep(seconds(random, 15));
-                stage.server.resume();
-                Excused::Nobody
+                fleet.server.resume();
+                Affected::None
             }
-            Deed::CutFromServer => {
-                stage.nodes[node].up.set(Link::Closed);
+            Disruption::CutFromServer => {
+                fleet.nodes[node].up.set(Link::Closed);
                 std::thread::sleep(seconds(random, 15));
-                stage.nodes[node].up.set(Link::Whole);
-                Excused::Nobody
+                fleet.nodes[node].up.set(Link::Up);
+                Affected::None
             }
-            Deed::CutEverybody => {
-                stage.nodes[node].set(Link::Closed);
+            Disruption::CutEverybody => {
+                fleet.nodes[node].set(Link::Closed);
                 std::thread::sleep(seconds(random, 8));
-                stage.nodes[node].set(Link::Whole);
-                Excused::Node(node)
+                fleet.nodes[node].set(Link::Up);
+                Affected::Node(node)
             }
-            Deed::Unplug => {
-                can_be_unplugged(stage, node)?;
-                stage.nodes[node].set(Link::Silent);
+            Disruption::Unplug => {
+                can_be_unplugged(fleet, node)?;
+                fleet.nodes[node].set(Link::Blackhole);
                 std::thread::sleep(seconds(random, 8));
-                stage.nodes[node].set(Link::Whole);
-                Excused::Node(node)
+                fleet.nodes[node].set(Link::Up);
+                Affected::Node(node)
             }
-            Deed::LoseNode => {
-                can_be_unplugged(stage, node)?;
-                stage.nodes[node].set(Link::Silent);
+            Disruption::LoseNode => {
+                can_be_unplugged(fleet, node)?;
+                fleet.nodes[node].set(Link::Blackhole);
                 eventually("a replacement elsewhere", || {
-                    let found = stage.kubectl.json("mdep guide")?;
+                    let found = fleet.kubectl.json("mdep guide")?;
                     let elsewhere = NODES.iter().filter(|other| **other != node);
-                    let workers: usize = elsewhere.map(|other| stage.workers(other).len()).sum();
+                    let workers: usize = elsewhere.map(|other| fleet.workers(other).len()).sum();
                     match (&found["status"]["readyReplicas"], workers) {
                         (ready, 3) if *ready == 3 => Ok(()),
                         (ready, workers) => Err(format!("ready {ready}, {workers} workers")),
                     }
                 });
-                stage.nodes[node].set(Link::Whole);
-                Excused::Node(node)
+                fleet.nodes[node].set(Link::Up);
+                Affected::Node(node)
             }
-            Deed::FillDisk => {
-                let Some(disk) = &stage.disk else {
+            Disruption::FillDisk => {
+                let Some(disk) = &fleet.disk else {
                     not_run("root, to mount a small disk for the server");
                     return None;
                 };
                 disk.fill();
-                // Some of these find no room.
+                // Some of these writes fail, because the disk is full.
                 for _ in 0..6 {
-                    write(stage, written);
+                    write(fleet, written);
                 }
                 disk.empty();
                 eventually("a write", || {
                     let before = written.len();
-                    write(stage, written);
+                    write(fleet, written);
                     if written.len() > before {
                         Ok(())
                     } else {
-                        Err("it is refused".to_owned())
+                        Err("the write failed".to_owned())
                     }
                 });
-                Excused::Nobody
+                Affected::None
             }
         })
     }
 
-    /// A request that failed is excused where it was open on what something was done to.
-    fn count(&mut self, deed: Deed, requests: &[Request]) {
-        let (excuses, homes) = (&self.excuses, &self.homes);
-        let tally = self.tallies.entry(deed).or_default();
+    /// Counts outcomes. A failed request is expected if it was open on the disrupted process.
+    fn count(&mut self, disruption: Disruption, requests: &[Request]) {
+        let (windows, replica_nodes) = (&self.windows, &self.replica_nodes);
+        let tally = self.tallies.entry(disruption).or_default();
         for request in requests {
-            let home = homes.get(&request.replica).map(String::as_str);
-            let covers = |excuse: &Excuse| {
-                let open = request.began <= excuse.to && request.ended >= excuse.from;
-                open && match (excuse.what, &request.ending) {
-                    (Excused::Node(node), Ending::Broken(_)) => home == Some(node),
-                    (Excused::Gateway, Ending::Broken(_) | Ending::NoAnswer(_)) => true,
-                    (Excused::Node(_) | Excused::Gateway | Excused::Nobody, _) => false,
+            let serving_node = replica_nodes.get(&request.replica).map(String::as_str);
+            let covers = |window: &Window| {
+                let open = request.began <= window.to && request.ended >= window.from;
+                open && match (window.what, &request.outcome) {
+                    (Affected::Node(node), Outcome::Broken(_)) => serving_node == Some(node),
+                    (Affected::Gateway, Outcome::Broken(_) | Outcome::NoResponse(_)) => true,
+                    (Affected::Node(_) | Affected::Gateway | Affected::None, _) => false,
                 }
             };
-            if request.ending == Ending::Answered {
+            if request.outcome == Outcome::Answered {
                 tally.answered += 1;
-            } else if excuses.iter().any(covers) {
-                tally.excused += 1;
+            } else if windows.iter().any(covers) {
+                tally.affected += 1;
             } else {
                 let took = request.ended - request.began;
-                let at = (&request.replica, home.unwrap_or_default());
+                let at = (&request.replica, serving_node.unwrap_or_default());
                 tally.failed.push(format!(
                     "{}: after {took:.1?} at {at:?}: {:?}",
-                    deed.text(),
-                    request.ending
+                    disruption.text(),
+                    request.outcome
                 ));
             }
         }
     }
 
-    fn tell(&self, took: Duration) {
+    fn print(&self, took: Duration) {
         let tallies = &self.tallies;
         eprintln!("\nin {:.0} s:", took.as_secs_f64());
         eprintln!(
-            "{:32} {:>5} {:>9} {:>22} {:>6}  whole again after (median, longest)",
-            "", "times", "answered", "broken on what died", "failed"
+            "{:34} {:>5} {:>9} {:>16} {:>6}  recovered after (median, longest)",
+            "", "times", "answered", "broken, expected", "failed"
         );
-        for (deed, tally) in tallies {
-            let mut times = tally.healed_after.clone();
+        for (disruption, tally) in tallies {
+            let mut times = tally.recovery_times.clone();
             times.sort_unstable();
             let median = times.get(times.len() / 2).copied().unwrap_or_default();
             let longest = times.last().copied().unwrap_or_default();
             eprintln!(
-                "{:32} {:>5} {:>9} {:>22} {:>6}  {:.1} s, {:.1} s",
-                deed.text(),
+                "{:34} {:>5} {:>9} {:>16} {:>6}  {:.1} s, {:.1} s",
+                disruption.text(),
                 tally.times,
                 tally.answered,
-                tally.excused,
+                tally.affected,
                 tally.failed.len(),
                 median.as_secs_f64(),
                 longest.as_secs_f64()
@@ -395,16 +394,16 @@ impl Story {
         }
         let sum = |of: fn(&Tally) -> usize| tallies.values().map(of).sum::<usize>();
         eprintln!(
-            "{} answered, {} broken on what died, {} failed",
+            "{} answered, {} broken as expected, {} failed",
             sum(|tally| tally.answered),
-            sum(|tally| tally.excused),
+            sum(|tally| tally.affected),
             sum(|tally| tally.failed.len())
         );
     }
 
-    /// Nothing that was acknowledged is lost, and no request failed without an excuse.
-    fn check(&self, stage: &Stage) {
-        let stored = stage
+    /// Asserts that no acknowledged write is lost and no request failed unexpectedly.
+    fn check(&self, fleet: &TestFleet) {
+        let stored = fleet
             .kubectl
             .run("get cm -o jsonpath={.items[*].metadata.name}")
             .ok();
@@ -417,20 +416,20 @@ impl Story {
     }
 }
 
-fn can_be_unplugged(stage: &Stage, node: &str) -> Option<()> {
-    if stage.nodes[node].down.is_none() {
-        not_run("the address 127.0.0.2, to stand between the gateway and an agent");
+fn can_be_unplugged(fleet: &TestFleet, node: &str) -> Option<()> {
+    if fleet.nodes[node].down.is_none() {
+        not_run("the address 127.0.0.2, for the relay between the gateway and an agent");
         return None;
     }
     Some(())
 }
 
-/// Writes an object, and remembers it if that was acknowledged.
-fn write(stage: &Stage, written: &mut Vec<String>) {
+/// Writes an object, and records its name if the write is acknowledged.
+fn write(fleet: &TestFleet, written: &mut Vec<String>) {
     let name = format!("written-{}", written.len());
     let yaml = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{x: text}}\n");
     let args = ["apply", "--validate=false", "--request-timeout=5s", "-f", "-"];
-    if stage.kubectl.run_with(&args, &yaml).success {
+    if fleet.kubectl.run_with(&args, &yaml).success {
         written.push(name);
     }
 }

@@ -1,40 +1,40 @@
-//! `rooflet server`, and agents beside it, each in the test's own hand.
+//! `rooflet server` and agents, each a process of the test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository, rooflet};
 
-/// A running control plane.
+/// Running control plane.
 pub(crate) struct Cluster {
     server: Process,
     args: Vec<String>,
-    /// Of the server and its agents.
+    /// Environment variables of the server and of its agents.
     env: Vec<(&'static str, String)>,
-    /// Where the agents' models are; the examples by default.
+    /// Model directory of the agents. Default: the examples.
     pub(crate) model_dir: PathBuf,
     pub(crate) kubectl: Kubectl,
     pub(crate) gateway: Http,
     /// `ADDR:PORT` of the API server.
     pub(crate) address: String,
-    /// Dropped last: the processes write into it.
+    /// Working directory of the processes; dropped last.
     pub(crate) scratch: Scratch,
 }
 
 impl Cluster {
-    /// Starts `rooflet server ARGS`; `None` where kubectl is not installed.
+    /// Starts `rooflet server ARGS`. Returns `None` if kubectl is not installed.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
         Self::with(args, |args, log| Process::start(args, log))
     }
 
-    /// The same, and the agents that it is asked for, with more environment variables.
-    pub(crate) fn start_in(env: Vec<(&'static str, String)>, args: &[&str]) -> Option<Self> {
-        let start = |args: &[String], log: &Path| Process::start_in(env.clone(), args, log);
+    /// Starts a cluster whose processes have additional environment variables.
+    pub(crate) fn start_with_env(env: Vec<(&'static str, String)>, args: &[&str]) -> Option<Self> {
+        let start = |args: &[String], log: &Path| Process::start_with_env(env.clone(), args, log);
         let cluster = Self::with(args, start)?;
         Some(Self { env, ..cluster })
     }
 
-    /// The same, with a server that `start` starts.
+    /// Starts a cluster whose server `start` starts.
     pub(crate) fn with(args: &[&str], start: impl FnOnce(&[String], &Path) -> Process) -> Option<Self> {
         Self::launch(Scratch::new(), args, start)
     }
@@ -73,39 +73,39 @@ impl Cluster {
         })
     }
 
-    /// Stops the server in order and starts it again on the same data and ports.
+    /// Terminates the server and starts it again with the same data and ports.
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.start_again();
     }
 
-    /// Stops the server in order.
+    /// Terminates the server.
     pub(crate) fn stop(&mut self) {
         assert!(self.server.terminate().success(), "{}", self.server.log());
     }
 
-    /// Starts a server that was stopped again, on the same data and ports.
+    /// Starts a terminated server with the same data and ports.
     pub(crate) fn start_again(&mut self) {
-        self.server = Process::start_in(self.env.clone(), &self.args, &self.scratch.join("server.log"));
-        eventually("the server again", || {
+        self.server = Process::start_with_env(self.env.clone(), &self.args, &self.scratch.join("server.log"));
+        eventually("the restarted server", || {
             let found = self.kubectl.run("get --raw /readyz");
             if found.success { Ok(()) } else { Err(found.stderr) }
         });
     }
 
-    /// Starts the agent of a node; it does not measure the machine.
+    /// Starts the agent of a node, without the probe.
     pub(crate) fn agent(&self, node: &str, more: &[String]) -> Process {
         let mut args = self.agent_args(node);
         args.extend_from_slice(more);
-        Process::start_in(self.env.clone(), args, &self.agent_log(node))
+        Process::start_with_env(self.env.clone(), args, &self.agent_log(node))
     }
 
-    /// An agent that may be paused.
+    /// Starts an agent that can be paused.
     pub(crate) fn pausable_agent(&self, node: &str) -> Process {
         Process::start_pausable(self.agent_args(node), &self.agent_log(node))
     }
 
-    /// An agent that `start` starts.
+    /// Starts an agent with `start`.
     pub(crate) fn agent_with(
         &self,
         node: &str,
@@ -117,8 +117,8 @@ impl Cluster {
         start(&args, &self.agent_log(node))
     }
 
-    /// One more gateway, in a process of its own.
-    pub(crate) fn another_gateway(&self) -> (Process, Http) {
+    /// Starts a second gateway in a separate process.
+    pub(crate) fn start_second_gateway(&self) -> (Process, Http) {
         let address = format!("127.0.0.1:{}", free_port());
         let args = [
             "server".to_owned(),
@@ -151,9 +151,12 @@ impl Cluster {
         ]
     }
 
-    /// Starts a server, and of every Mac (name, chip, memory) an agent under that simulated chip,
-    /// with the real engine and the models of `model_dir`. Waits until all are ready.
-    pub(crate) fn of_macs(macs: &[(&str, &str, &str)], model_dir: &Path) -> Option<(Self, Vec<Process>)> {
+    /// Starts a server, and for every Mac (name, chip, memory) an agent with a simulated chip, the
+    /// real engine and the models in `model_dir`. Waits until all nodes are Ready.
+    pub(crate) fn with_simulated_chips(
+        macs: &[(&str, &str, &str)],
+        model_dir: &Path,
+    ) -> Option<(Self, Vec<Process>)> {
         let mut cluster = Self::start(&[])?;
         cluster.model_dir = model_dir.to_owned();
         let start = |(node, chip, memory): &(&str, &str, &str)| {
@@ -169,7 +172,7 @@ impl Cluster {
         Some((cluster, agents))
     }
 
-    /// Starts `rooflet server ARGS` with the Macs of a FLEET.yaml, which do not exist.
+    /// Starts `rooflet server ARGS` with the simulated Macs of `fleet`.
     pub(crate) fn simulated(fleet: &str, args: &[&str]) -> Option<Self> {
         let scratch = Scratch::new();
         let file = scratch.write("fleet.yaml", fleet);
@@ -178,7 +181,7 @@ impl Cluster {
         Self::launch(scratch, &args, |args, log| Process::start(args, log))
     }
 
-    /// Runs `rooflet ARGS` to its end, as somebody who administers the cluster.
+    /// Runs `rooflet ARGS` with the administrator's kubeconfig.
     pub(crate) fn rooflet(&self, args: &str) -> Output {
         let kubeconfig = self.scratch.join("kubeconfig");
         Command::new(rooflet())
@@ -188,25 +191,25 @@ impl Cluster {
             .expect("the binary starts")
     }
 
-    /// `rooflet rollout ARGS`: whether it succeeded, and what it said.
+    /// Runs `rooflet rollout ARGS`. Returns true if it succeeded, and its output.
     pub(crate) fn rollout(&self, args: &str) -> (bool, String) {
         let output = self.rooflet(&format!("rollout {args}"));
-        let said = [output.stdout, output.stderr].concat();
+        let printed = [output.stdout, output.stderr].concat();
         (
             output.status.success(),
-            String::from_utf8_lossy(&said).into_owned(),
+            String::from_utf8_lossy(&printed).into_owned(),
         )
     }
 
-    /// The same, which has to succeed.
+    /// Runs `rooflet rollout ARGS`, which must succeed. Returns its output.
     #[track_caller]
     pub(crate) fn rollout_ok(&self, args: &str) -> String {
-        let (success, said) = self.rollout(args);
-        assert!(success, "rooflet rollout {args}: {said}");
-        said
+        let (success, printed) = self.rollout(args);
+        assert!(success, "rooflet rollout {args}: {printed}");
+        printed
     }
 
-    /// Pids of the workers of a node.
+    /// Returns the process ids of the workers of a node.
     pub(crate) fn workers(&self, node: &str) -> Vec<u32> {
         let directory = self.scratch.join(node).display().to_string();
         processes_with(&[&directory, " worker "])

@@ -1,32 +1,32 @@
-//! `rooflet up` with its own directory and ports.
+//! `rooflet up` with a separate directory and ports.
 
 use std::path::PathBuf;
 
 use super::{Http, Kubectl, Process, Scratch, eventually, free_port, processes_with, repository};
 
-/// How a fleet is started.
+/// Options of a fleet.
 #[derive(Default)]
 pub(crate) struct Options {
-    /// Further arguments of `rooflet up`.
+    /// Additional arguments of `rooflet up`.
     pub(crate) args: Vec<String>,
-    /// Where models are; the examples by default.
+    /// Model directory. Default: the examples.
     pub(crate) model_dir: Option<PathBuf>,
-    /// Environment variables of `rooflet up` and all that it starts.
+    /// Additional environment variables of `rooflet up`, which its child processes inherit.
     pub(crate) env: Vec<(&'static str, String)>,
 }
 
-/// A running `rooflet up`.
+/// Running `rooflet up`.
 pub(crate) struct Fleet {
     pub(crate) up: Process,
     pub(crate) gateway: Http,
     pub(crate) gateway_port: u16,
     pub(crate) api_port: u16,
-    /// Dropped last: the processes write into it.
+    /// Working directory of the processes; dropped last.
     pub(crate) scratch: Scratch,
 }
 
 impl Fleet {
-    /// Starts one and waits until it says that it is ready.
+    /// Starts `rooflet up` and waits until it reports that it is ready.
     pub(crate) fn start() -> Self {
         Self::with(Options::default())
     }
@@ -37,7 +37,7 @@ impl Fleet {
         fleet
     }
 
-    /// One that serves the guide, and kubectl for it; `None` where kubectl is not installed.
+    /// Starts a fleet that serves the guide. Returns `None` if kubectl is not installed.
     pub(crate) fn with_guide() -> Option<(Self, Kubectl)> {
         let fleet = Self::start();
         let kubectl = fleet.kubectl()?;
@@ -60,7 +60,7 @@ impl Fleet {
             "--node-name=node-1".to_owned(),
         ];
         args.extend(options.args);
-        let up = Process::start_in(options.env, args, &scratch.join("up.log"));
+        let up = Process::start_with_env(options.env, args, &scratch.join("up.log"));
         let gateway = Http::new(format!("http://127.0.0.1:{gateway_port}"));
         Self {
             up,
@@ -78,7 +78,7 @@ impl Fleet {
         });
     }
 
-    /// Stops it as Ctrl-C does and starts it again on the same data and ports.
+    /// Interrupts `rooflet up` as Ctrl-C does and starts it again with the same data and ports.
     pub(crate) fn restart(&mut self) {
         assert!(self.up.interrupt().success(), "{}", self.up.log());
         drop(std::fs::remove_file(self.scratch.join("up.log")));
@@ -102,7 +102,8 @@ impl Fleet {
         Kubectl::find(&self.kubeconfig(), self.scratch.path())
     }
 
-    /// Pids of processes of this fleet whose command line holds `verb`, such as `worker`.
+    /// Returns the process ids of this fleet's processes with `verb` in the command line, such as
+    /// `worker`.
     pub(crate) fn processes(&self, verb: &str) -> Vec<u32> {
         let directory = self.scratch.path().display().to_string();
         processes_with(&[&directory, &format!(" {verb} ")])

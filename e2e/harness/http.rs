@@ -1,25 +1,25 @@
-//! A plain HTTP client for the tests.
+//! HTTP client of the tests.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// An HTTP answer, read to its end.
+/// Complete HTTP response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) headers: reqwest::header::HeaderMap,
     pub(crate) text: String,
 }
 
-impl Answer {
-    /// The body as JSON.
+impl HttpResponse {
+    /// Parses the body as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|err| panic!("not JSON ({err}): {}", self.text))
     }
 
-    /// The `data:` payloads of a stream of server-sent events.
+    /// Returns the `data:` payloads of a stream of server-sent events.
     pub(crate) fn events(&self) -> Vec<String> {
         self.text
             .lines()
@@ -28,7 +28,7 @@ impl Answer {
             .collect()
     }
 
-    /// The text of a streamed chat answer, put together.
+    /// Returns the concatenated text of a streamed chat answer.
     pub(crate) fn streamed_text(&self) -> String {
         let events = self.events();
         let parse = |event: &String| serde_json::from_str::<Value>(event).ok();
@@ -44,7 +44,7 @@ impl Answer {
     }
 }
 
-/// A client for one base URL.
+/// Client for a base URL.
 pub(crate) struct Http {
     base: String,
     runtime: tokio::runtime::Runtime,
@@ -53,22 +53,22 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(base: impl Into<String>) -> Self {
-        Self::patient(base, super::PATIENCE)
+        Self::with_timeout(base, super::TIMEOUT)
     }
 
-    /// For answers that may take longer than a test waits.
-    pub(crate) fn patient(base: impl Into<String>, patience: Duration) -> Self {
+    /// Creates a client with another timeout than [`TIMEOUT`](super::TIMEOUT).
+    pub(crate) fn with_timeout(base: impl Into<String>, timeout: Duration) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime");
-        // A second installation is refused, which is fine.
+        // The installation fails if another client has installed the provider already.
         drop(rustls::crypto::ring::default_provider().install_default());
-        // No connection is kept: the runtime stands still between calls and would not see a server
-        // close one.
+        // Connections are not reused: the runtime does not run between calls, and does not process
+        // the closing of a connection by the server.
         let client = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
-            .timeout(patience)
+            .timeout(timeout)
             .build()
             .expect("a client");
         Self {
@@ -78,20 +78,20 @@ impl Http {
         }
     }
 
-    /// A second client of the same, for another thread.
-    pub(crate) fn another(&self) -> Self {
+    /// Creates a second client for the same URL, for another thread.
+    pub(crate) fn duplicate(&self) -> Self {
         Self::new(self.base.clone())
     }
 
-    pub(crate) fn get(&self, path: &str) -> Result<Answer, String> {
+    pub(crate) fn get(&self, path: &str) -> Result<HttpResponse, String> {
         self.send(self.client.get(format!("{}{path}", self.base)))
     }
 
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Answer, String> {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<HttpResponse, String> {
         self.send(self.client.post(format!("{}{path}", self.base)).json(body))
     }
 
-    pub(crate) fn post_text(&self, path: &str, body: &str) -> Result<Answer, String> {
+    pub(crate) fn post_text(&self, path: &str, body: &str) -> Result<HttpResponse, String> {
         let request = self
             .client
             .post(format!("{}{path}", self.base))
@@ -99,10 +99,10 @@ impl Http {
         self.send(request.body(body.to_owned()))
     }
 
-    /// One greedy chat answer of `model` to `question`.
+    /// Returns the greedy chat answer of `model` to `question`.
     #[track_caller]
     pub(crate) fn chat(&self, model: &str, question: &str) -> String {
-        let answer = self.try_chat(model, question).expect("an answer");
+        let answer = self.try_chat(model, question).expect("a response");
         assert_eq!(answer.status, 200, "{}", answer.text);
         answer.json()["choices"][0]["message"]["content"]
             .as_str()
@@ -110,28 +110,28 @@ impl Http {
             .to_owned()
     }
 
-    pub(crate) fn try_chat(&self, model: &str, question: &str) -> Result<Answer, String> {
+    pub(crate) fn try_chat(&self, model: &str, question: &str) -> Result<HttpResponse, String> {
         let messages = serde_json::json!([{"role": "user", "content": question}]);
         let body =
             serde_json::json!({"model": model, "messages": messages, "temperature": 0, "max_tokens": 64});
         self.post("/v1/chat/completions", &body)
     }
 
-    /// The same, and what is heard before the answer's body, told as soon as it is: also of an
-    /// answer that breaks off.
-    pub(crate) fn post_hearing(
+    /// Sends a POST request and calls `on_head` with the status and the headers before it reads the
+    /// body, which may break off.
+    pub(crate) fn post_with_head(
         &self,
         path: &str,
         body: &Value,
-        hear: impl FnOnce(u16, &reqwest::header::HeaderMap),
-    ) -> Result<Answer, String> {
+        on_head: impl FnOnce(u16, &reqwest::header::HeaderMap),
+    ) -> Result<HttpResponse, String> {
         self.runtime.block_on(async {
             let request = self.client.post(format!("{}{path}", self.base)).json(body);
             let response = request.send().await.map_err(|err| format!("{err:?}"))?;
             let (status, headers) = (response.status().as_u16(), response.headers().clone());
-            hear(status, &headers);
+            on_head(status, &headers);
             let text = response.text().await.map_err(|err| format!("{err:?}"))?;
-            Ok(Answer {
+            Ok(HttpResponse {
                 status,
                 headers,
                 text,
@@ -139,12 +139,12 @@ impl Http {
         })
     }
 
-    fn send(&self, request: reqwest::RequestBuilder) -> Result<Answer, String> {
+    fn send(&self, request: reqwest::RequestBuilder) -> Result<HttpResponse, String> {
         self.runtime.block_on(async {
             let response = request.send().await.map_err(|err| format!("{err:?}"))?;
             let (status, headers) = (response.status().as_u16(), response.headers().clone());
             let text = response.text().await.map_err(|err| format!("{err:?}"))?;
-            Ok(Answer {
+            Ok(HttpResponse {
                 status,
                 headers,
                 text,

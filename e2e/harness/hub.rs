@@ -1,8 +1,8 @@
-//! What stands in for huggingface.co: a hub of models and, on a port of its own, the CDN that has
-//! their large files. It answers what `huggingface_hub` asks when it downloads a model;
-//! `e2e/clients.rs` shows that this client is content.
+//! Test replacement for huggingface.co: a hub of models, and a CDN with the large files on a
+//! separate port. It implements the requests that `huggingface_hub` sends when it downloads a
+//! model; `e2e/clients.rs` tests it with this client.
 
-mod answer;
+mod response;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -18,42 +18,41 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// Who may have the files of a model.
+/// Access control of a model.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Access {
     #[default]
-    Everybody,
-    /// Everybody sees that it is there and of which files it consists; these are for who has this
-    /// token.
+    Public,
+    /// The file list is public. The files require this token.
     Gated(&'static str),
-    /// Nobody without this token learns that it exists.
+    /// All requests require this token.
     Private(&'static str),
 }
 
-/// What happens to answers that hold a certain byte of a file.
+/// Fault of a response that contains a given byte of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection breaks before that byte.
+    /// The connection breaks before the byte.
     Cut,
-    /// The byte is another.
+    /// The byte has another value.
     Corrupt,
-    /// There is none: the server is too busy.
+    /// The server responds with 503.
     Busy,
 }
 
-/// How many answers a fault strikes.
+/// Number of responses that a fault affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Times {
     Once,
     Always,
 }
 
-/// One request for what a file holds: of the hub for small files, of the CDN for large ones.
+/// Request for the content of a file: to the hub for small files, to the CDN for large ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Download {
-    /// Below the model's directory.
+    /// Path relative to the model's directory.
     pub(crate) file: String,
-    /// The first byte that was asked for, and the last one where it was named.
+    /// First requested byte, and the last one if the request contains it.
     pub(crate) range: Option<(usize, Option<usize>)>,
 }
 
@@ -61,16 +60,16 @@ pub(crate) struct Download {
 struct File {
     content: Bytes,
     sha256: String,
-    /// The id of what git has: of the content, or of the pointer to it.
+    /// Git blob id of the content, or of the LFS pointer.
     blob_id: String,
-    /// Of the pointer that git has in place of a large file.
+    /// Size of the LFS pointer; `None` for small files.
     pointer_bytes: Option<usize>,
 }
 
 #[derive(Debug, Default)]
 struct Repository {
     access: Access,
-    /// Commits of branches.
+    /// Commit of each branch.
     heads: BTreeMap<String, String>,
     commits: BTreeMap<String, BTreeMap<String, Arc<File>>>,
 }
@@ -78,16 +77,16 @@ struct Repository {
 #[derive(Debug, Default)]
 struct Contents {
     repositories: BTreeMap<String, Repository>,
-    /// File, position of a byte in it, and what happens there.
+    /// File, position of the byte, fault, and number of affected responses.
     faults: Vec<(String, usize, Fault, Times)>,
     bytes_per_second: Option<u32>,
-    /// What is said of the length of files.
+    /// False sizes of files in the file list.
     claims: BTreeMap<String, u64>,
     requests: Vec<String>,
     downloads: Vec<Download>,
 }
 
-/// What both servers have.
+/// State of both servers.
 struct Shared {
     contents: Mutex<Contents>,
     cdn: Mutex<SocketAddr>,
@@ -95,20 +94,20 @@ struct Shared {
 
 impl Shared {
     fn contents(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().expect("nobody panics with it")
+        self.contents.lock().expect("no holder of the lock panics")
     }
 }
 
-/// See the module.
+/// Running hub.
 pub(crate) struct Hub {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// None while it is away.
+    /// `None` while the hub is stopped.
     runtime: Option<Runtime>,
 }
 
 impl Hub {
-    /// Starts one without models.
+    /// Starts a hub without models.
     pub(crate) fn start() -> Self {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let shared = Shared {
@@ -124,7 +123,7 @@ impl Hub {
         hub
     }
 
-    /// Closes its ports and whatever is open on them.
+    /// Closes the ports and all connections.
     pub(crate) fn stop(&mut self) {
         drop(self.runtime.take());
     }
@@ -138,11 +137,11 @@ impl Hub {
             .expect("a runtime");
         let bind = |address: SocketAddr| {
             let listener = runtime.block_on(TcpListener::bind(address));
-            let listener = listener.expect("its port is free");
+            let listener = listener.expect("the port is free");
             let address = listener.local_addr().expect("bound");
             (listener, address)
         };
-        let mut cdn_address = self.shared.cdn.lock().expect("nobody panics with it");
+        let mut cdn_address = self.shared.cdn.lock().expect("no holder of the lock panics");
         let (hub, cdn);
         (hub, self.address) = bind(self.address);
         (cdn, *cdn_address) = bind(*cdn_address);
@@ -151,18 +150,17 @@ impl Hub {
             let router = router.with_state(Arc::clone(&self.shared));
             runtime.spawn(axum::serve(listener, router).into_future());
         };
-        serve(hub, Router::new().fallback(answer::of_hub));
-        serve(cdn, Router::new().fallback(answer::of_cdn));
+        serve(hub, Router::new().fallback(response::serve_hub));
+        serve(cdn, Router::new().fallback(response::serve_cdn));
         self.runtime = Some(runtime);
     }
 
-    /// Where it is; the value of HF_ENDPOINT.
+    /// Returns the URL, for HF_ENDPOINT.
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Adds the files of a directory to a model as its newest commit, to which its branch `main`
-    /// moves. Returns the commit.
+    /// Commits the files of a directory to the branch `main` of a model. Returns the commit id.
     pub(crate) fn commit(&self, model: &str, directory: &Path) -> String {
         let mut files = BTreeMap::new();
         read(directory, "", &mut files);
@@ -170,7 +168,7 @@ impl Hub {
         for (name, file) in &files {
             hash.update(format!("{name} {}\n", file.sha256));
         }
-        // A commit's id is of this form, whatever it is made from.
+        // Commit ids have 40 hexadecimal digits.
         let commit = hex::encode(&hash.finalize()[..20]);
         let mut contents = self.shared.contents();
         let repository = contents.repositories.entry(model.to_owned()).or_default();
@@ -179,43 +177,42 @@ impl Hub {
         commit
     }
 
-    /// Says who may have the files of a model.
+    /// Sets the access control of a model.
     pub(crate) fn allow(&self, model: &str, access: Access) {
         let mut contents = self.shared.contents();
         let repository = contents.repositories.get_mut(model);
-        repository.expect("a model that was committed").access = access;
+        repository.expect("the model has a commit").access = access;
     }
 
-    /// Answers to come, and those that are being sent, get no more bytes in a second than this.
+    /// Limits the rate of current and future responses.
     pub(crate) fn limit(&self, bytes_per_second: Option<u32>) {
         self.shared.contents().bytes_per_second = bytes_per_second;
     }
 
-    /// Lets something happen to answers that hold byte `at` of files of this name; of several
-    /// things, to each answer one, in the order in which they were wanted.
+    /// Injects a fault into responses that contain byte `at` of files with this name. Each response
+    /// has at most one fault; faults apply in the order in which they were added.
     pub(crate) fn fault(&self, file: &str, at: usize, fault: Fault, times: Times) {
         let fault = (file.to_owned(), at, fault, times);
         self.shared.contents().faults.push(fault);
     }
 
-    /// Says of files of this name that they are so long, whatever they are: nobody has a file that
-    /// is too large for a disk.
-    pub(crate) fn claim(&self, file: &str, bytes: u64) {
+    /// Sets the size of files with this name in the file list, independently of their content, to
+    /// simulate files that are larger than any disk.
+    pub(crate) fn set_claimed_size(&self, file: &str, bytes: u64) {
         self.shared.contents().claims.insert(file.to_owned(), bytes);
     }
 
-    /// No fault strikes any more.
-    pub(crate) fn mend(&self) {
+    /// Removes all faults.
+    pub(crate) fn clear_faults(&self) {
         self.shared.contents().faults.clear();
     }
 
-    /// Method and path of every request of the hub so far; of the CDN there are
-    /// [`Self::downloads`].
+    /// Returns method and path of all requests to the hub. For the CDN, see [`Self::downloads`].
     pub(crate) fn requests(&self) -> Vec<String> {
         self.shared.contents().requests.clone()
     }
 
-    /// What was asked for so far of the content of files.
+    /// Returns all requests for the content of files.
     pub(crate) fn downloads(&self) -> Vec<Download> {
         self.shared.contents().downloads.clone()
     }
@@ -253,7 +250,8 @@ impl File {
         }
     }
 
-    /// As `GET` of a revision has it, and as `GET` of a tree does: the names differ.
+    /// Returns the description of the file in the response for a revision or for a tree, which have
+    /// different field names.
     fn described(&self, name: &str, in_tree: bool) -> Value {
         let (path, id, digest) = match in_tree {
             true => ("path", "oid", "oid"),
@@ -271,14 +269,14 @@ impl File {
     }
 }
 
-/// What git calls a file of this content.
+/// Returns the git blob id of the content.
 fn git_blob_id(content: &[u8]) -> String {
     let mut git = Command::new("git")
         .args(["hash-object", "--stdin"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("git is there");
+        .expect("git is installed");
     let mut stdin = git.stdin.take().expect("piped");
     stdin.write_all(content).expect("git reads");
     drop(stdin);
@@ -287,28 +285,28 @@ fn git_blob_id(content: &[u8]) -> String {
 }
 
 #[test]
-fn it_does_what_a_test_wants_of_it() {
+fn hub_serves_files_and_injects_faults() {
     let scratch = super::Scratch::new();
     scratch.write("model/model.safetensors", "weights");
     let mut hub = Hub::start();
     let commit = hub.commit("a/b", &scratch.join("model"));
-    let patience = std::time::Duration::from_millis(500);
-    let client = super::Http::patient(hub.endpoint(), patience);
+    let timeout = std::time::Duration::from_millis(500);
+    let client = super::Http::with_timeout(hub.endpoint(), timeout);
     let weights = || client.get("/a/b/resolve/main/model.safetensors");
-    assert_eq!(weights().expect("an answer").text, "weights");
+    assert_eq!(weights().expect("a response").text, "weights");
 
     hub.fault("model.safetensors", 3, Fault::Cut, Times::Once);
     hub.fault("model.safetensors", 0, Fault::Busy, Times::Once);
     hub.fault("model.safetensors", 6, Fault::Corrupt, Times::Always);
     assert!(weights().is_err());
-    assert_eq!(weights().expect("an answer").status, 503);
-    assert_eq!(weights().expect("an answer").text, "weightr");
-    assert_eq!(weights().expect("an answer").text, "weightr");
-    hub.mend();
+    assert_eq!(weights().expect("a response").status, 503);
+    assert_eq!(weights().expect("a response").text, "weightr");
+    assert_eq!(weights().expect("a response").text, "weightr");
+    hub.clear_faults();
     hub.limit(Some(1));
     assert!(weights().is_err());
     hub.limit(None);
-    assert_eq!(weights().expect("an answer").text, "weights");
+    assert_eq!(weights().expect("a response").text, "weights");
     assert_eq!(hub.downloads().len(), 7);
 
     hub.stop();
@@ -319,7 +317,7 @@ fn it_does_what_a_test_wants_of_it() {
     assert_ne!(commit, moved);
     for (revision, sha) in [("main", &moved), (&*commit, &commit)] {
         let path = format!("/api/models/a/b/revision/{revision}");
-        assert_eq!(client.get(&path).expect("an answer").json()["sha"], **sha);
+        assert_eq!(client.get(&path).expect("a response").json()["sha"], **sha);
         assert!(hub.requests().contains(&format!("GET {path}")));
     }
 }

@@ -1,4 +1,4 @@
-//! Real kubectl against a server under test.
+//! Calls of kubectl with a server under test.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{eventually, not_run};
 
-/// What a kubectl command printed, and whether it succeeded.
+/// Result and output of a kubectl command.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) success: bool,
@@ -17,26 +17,22 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Panics with all that was printed unless the command succeeded; returns standard output.
+    /// Returns standard output. Panics with the complete output if the command failed.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
         assert!(self.success, "kubectl failed\n{}\n{}", self.stdout, self.stderr);
         self.stdout
     }
 
-    /// Panics unless the command failed; returns standard error.
+    /// Returns standard error. Panics if the command succeeded.
     #[track_caller]
-    pub(crate) fn refused(self) -> String {
-        assert!(
-            !self.success,
-            "kubectl succeeded, and should not have\n{}",
-            self.stdout
-        );
+    pub(crate) fn expect_failure(self) -> String {
+        assert!(!self.success, "kubectl succeeded unexpectedly\n{}", self.stdout);
         self.stderr
     }
 }
 
-/// kubectl with a kubeconfig.
+/// kubectl and its kubeconfig.
 pub(crate) struct Kubectl {
     program: String,
     kubeconfig: PathBuf,
@@ -44,7 +40,7 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
-    /// `None`, said on a line of its own, where kubectl is not installed.
+    /// Returns `None` and prints a line if kubectl is not installed.
     pub(crate) fn find(kubeconfig: &Path, home: &Path) -> Option<Self> {
         let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".to_owned());
         let found = Command::new(&program)
@@ -63,7 +59,7 @@ impl Kubectl {
         })
     }
 
-    /// Runs `kubectl WORDS`, split at blanks.
+    /// Runs `kubectl WORDS`, split at spaces.
     pub(crate) fn run(&self, words: &str) -> Output {
         self.run_with(&words.split_whitespace().collect::<Vec<_>>(), "")
     }
@@ -73,7 +69,7 @@ impl Kubectl {
         let mut child = Command::new(&self.program)
             .args(args)
             .env("KUBECONFIG", &self.kubeconfig)
-            // Its discovery cache lives in the home directory; tests must not share one.
+            // The discovery cache is in the home directory. Tests must not share it.
             .env("HOME", &self.home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -89,18 +85,18 @@ impl Kubectl {
         }
     }
 
-    /// `kubectl apply -f -`.
+    /// Runs `kubectl apply -f -`.
     pub(crate) fn apply(&self, yaml: &str) -> Output {
         self.run_with(&["apply", "-f", "-"], yaml)
     }
 
-    /// Waits until the condition `kind` of an object has `status`; returns the condition.
+    /// Waits until the condition `kind` of an object has `status`. Returns the condition.
     #[track_caller]
     pub(crate) fn wait_for_condition(&self, object: &str, kind: &str, status: &str) -> Value {
         self.wait_for_field(object, kind, "status", status)
     }
 
-    /// Waits until the condition `kind` of an object has `reason`; returns its message.
+    /// Waits until the condition `kind` of an object has `reason`. Returns its message.
     #[track_caller]
     pub(crate) fn wait_for_reason(&self, object: &str, kind: &str, reason: &str) -> String {
         let condition = self.wait_for_field(object, kind, "reason", reason);
@@ -122,7 +118,7 @@ impl Kubectl {
         })
     }
 
-    /// `kubectl get WORDS -o json`.
+    /// Runs `kubectl get WORDS -o json`.
     pub(crate) fn json(&self, words: &str) -> Result<Value, String> {
         let output = self.run(&format!("get {words} -o json"));
         if !output.success {

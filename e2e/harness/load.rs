@@ -1,4 +1,4 @@
-//! Requests that stream while something happens.
+//! Streaming requests during an action.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -6,20 +6,19 @@ use serde_json::json;
 
 use super::{Cluster, Http};
 
-/// Requests that run at the same time.
+/// Number of concurrent requests.
 const STREAMS: usize = 3;
 
-/// Streams answers of `guide` one after the other while `act` runs. Every one has to come to its
-/// end.
+/// Streams answers of `guide` while `act` runs. Every answer must be complete.
 pub(crate) fn under_load(cluster: &Cluster, act: impl FnOnce()) {
     let done = AtomicBool::new(false);
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..STREAMS {
-            let gateway = cluster.gateway.another();
+            let gateway = cluster.gateway.duplicate();
             scope.spawn(|| stream(gateway, &done, &answered));
         }
-        // Also when `act` panics: the threads would go on for ever.
+        // The threads must stop even if `act` panics.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
         done.store(true, Ordering::SeqCst);
         if let Err(panic) = outcome {
@@ -28,7 +27,7 @@ pub(crate) fn under_load(cluster: &Cluster, act: impl FnOnce()) {
     });
     assert!(
         answered.load(Ordering::SeqCst) > STREAMS,
-        "too few answers to tell"
+        "too few answers for a result"
     );
 }
 
@@ -41,7 +40,7 @@ fn stream(gateway: Http, done: &AtomicBool, answered: &AtomicUsize) {
         "max_tokens": 32
     });
     while !done.load(Ordering::SeqCst) {
-        let answer = gateway.post("/v1/chat/completions", &body).expect("an answer");
+        let answer = gateway.post("/v1/chat/completions", &body).expect("a response");
         assert_eq!(answer.status, 200, "{}", answer.text);
         let end = answer.events().last().cloned();
         assert_eq!(end.as_deref(), Some("[DONE]"), "{}", answer.text);

@@ -1,65 +1,68 @@
-//! A network namespace with one cable to this machine, that can be cut.
+//! Network namespace with one link to this machine, which can be cut.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::{Process, rooflet};
 
-/// See the module. Gone when dropped, with its cable.
+/// Network namespace. It is removed when dropped.
 pub(crate) struct Netns {
     name: String,
-    /// The cable's end here.
-    cable: String,
-    /// The third byte of both addresses.
+    /// Interface on this side of the link.
+    link: String,
+    /// Third byte of both addresses.
     network: u8,
 }
 
 impl Netns {
-    /// Why there can be none is told: it takes Linux, `ip` and the right to make one.
+    /// Creates a namespace. Requires Linux, `ip` and the permission; otherwise, returns the reason.
     pub(crate) fn new() -> Result<Self, String> {
         let pid = std::process::id();
         let made = Self {
             name: format!("rf-{pid}"),
-            cable: format!("rf{pid}"),
+            link: format!("rf{pid}"),
             network: u8::try_from(pid % 250).expect("below 250") + 1,
         };
-        let (name, cable) = (&made.name, &made.cable);
+        let (name, link) = (&made.name, &made.link);
         ip(&format!("netns add {name}"))?;
-        ip(&format!("link add {cable} type veth peer name eth0 netns {name}"))?;
-        ip(&format!("addr add {}/30 dev {cable}", made.here()))?;
-        ip(&format!("link set {cable} up"))?;
-        ip(&format!("-n {name} addr add {}/30 dev eth0", made.there()))?;
+        ip(&format!("link add {link} type veth peer name eth0 netns {name}"))?;
+        ip(&format!("addr add {}/30 dev {link}", made.outer_address()))?;
+        ip(&format!("link set {link} up"))?;
+        ip(&format!(
+            "-n {name} addr add {}/30 dev eth0",
+            made.inner_address()
+        ))?;
         ip(&format!("-n {name} link set eth0 up"))?;
         ip(&format!("-n {name} link set lo up"))?;
         Ok(made)
     }
 
-    /// Our address on the cable.
-    pub(crate) fn here(&self) -> String {
+    /// Returns the address of this machine on the link.
+    pub(crate) fn outer_address(&self) -> String {
         format!("10.213.{}.1", self.network)
     }
 
-    /// The address inside.
-    pub(crate) fn there(&self) -> String {
+    /// Returns the address in the namespace.
+    pub(crate) fn inner_address(&self) -> String {
         format!("10.213.{}.2", self.network)
     }
 
-    /// Starts `rooflet ARGS` inside.
+    /// Starts `rooflet ARGS` in the namespace.
     pub(crate) fn start(&self, args: &[String], log: &Path) -> Process {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, rooflet()]).args(args);
         Process::run(&mut command, log)
     }
 
-    /// From now on nothing passes, and nobody is told.
+    /// Drops all packets from now on. Connections are not closed.
     pub(crate) fn cut(&self) {
-        ip(&format!("-n {} link set eth0 down", self.name)).expect("it was up");
+        ip(&format!("-n {} link set eth0 down", self.name)).expect("the link is up");
     }
 }
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        drop(ip(&format!("link del {}", self.cable)));
+        drop(ip(&format!("link del {}", self.link)));
         drop(ip(&format!("netns del {}", self.name)));
     }
 }

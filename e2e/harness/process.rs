@@ -1,4 +1,4 @@
-//! One child process of a test, and what runs on this machine.
+//! Child processes of tests, and the list of processes of this machine.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,20 +8,20 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::{eventually, rooflet};
 
-/// A running `rooflet`; killed when dropped.
+/// Running `rooflet` process. It is terminated when dropped.
 pub(crate) struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts `rooflet ARGS`; its output goes to `log`.
+    /// Starts `rooflet ARGS` with its output in `log`.
     pub(crate) fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
         Self::run(Command::new(rooflet()).args(args), log)
     }
 
-    /// Starts `rooflet ARGS` with more environment variables.
-    pub(crate) fn start_in<S: AsRef<OsStr>>(
+    /// Starts `rooflet ARGS` with additional environment variables.
+    pub(crate) fn start_with_env<S: AsRef<OsStr>>(
         env: Vec<(&str, String)>,
         args: impl IntoIterator<Item = S>,
         log: &Path,
@@ -29,15 +29,15 @@ impl Process {
         Self::run(Command::new(rooflet()).args(args).envs(env), log)
     }
 
-    /// Starts `rooflet ARGS` in a process group of its own: a kernel continues what was stopped in
-    /// a group that loses its last tie to a session, as ours does when the shell that started the
-    /// tests ends before them.
+    /// Starts `rooflet ARGS` in a separate process group, for [`Self::pause`]. The kernel resumes
+    /// stopped processes of an orphaned process group. The group of the tests is orphaned if their
+    /// shell exits before them.
     pub(crate) fn start_pausable<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
         Self::run(Command::new(rooflet()).args(args).process_group(0), log)
     }
 
-    /// Starts `rooflet ARGS`, whose files cannot grow beyond `blocks` (of 512 or 1024 bytes, as the
-    /// shell counts): to the one who writes, a full disk.
+    /// Starts `rooflet ARGS` with a file size limit of `blocks` (of 512 or 1024 bytes, depending on
+    /// the shell). The process observes a full disk.
     pub(crate) fn start_on_small_disk<S: AsRef<OsStr>>(
         args: impl IntoIterator<Item = S>,
         log: &Path,
@@ -78,19 +78,19 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Asks it to stop as Ctrl-C does and waits until it has.
+    /// Sends SIGINT, as Ctrl-C does, and waits for the exit.
     pub(crate) fn interrupt(&mut self) -> ExitStatus {
         signal(self.pid(), "INT");
         self.wait()
     }
 
-    /// Asks it to stop as a service manager does and waits until it has.
+    /// Sends SIGTERM, as a service manager does, and waits for the exit.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         signal(self.pid(), "TERM");
         self.wait()
     }
 
-    /// Stops it as a machine that falls asleep does. It was started by [`Self::start_pausable`].
+    /// Suspends the process as a sleeping machine does. Requires [`Self::start_pausable`].
     pub(crate) fn pause(&self) {
         signal(self.pid(), "STOP");
     }
@@ -99,19 +99,19 @@ impl Process {
         signal(self.pid(), "CONT");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits for the exit.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let log = self.log.clone();
-        eventually("the end of a process", || {
-            match self.child.try_wait().expect("our own child") {
+        eventually("the exit of a process", || {
+            match self.child.try_wait().expect("the child is our own") {
                 Some(status) => Ok(status),
-                None => Err(format!("it still runs; its log is {}", log.display())),
+                None => Err(format!("the process runs; log: {}", log.display())),
             }
         })
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("our own child").is_some()
+        self.child.try_wait().expect("the child is our own").is_some()
     }
 }
 
@@ -120,8 +120,8 @@ impl Drop for Process {
         if self.has_ended() {
             return;
         }
-        // Gently first, so that the children of what we kill are not left behind; one that was
-        // stopped hears nothing.
+        // SIGTERM first, so that the process terminates its children. A suspended process does not
+        // handle it.
         signal(self.pid(), "CONT");
         signal(self.pid(), "TERM");
         for _ in 0..100 {
@@ -145,7 +145,7 @@ fn signal(pid: u32, name: &str) {
     );
 }
 
-/// Stops a process as a machine that falls asleep does, until [`resume`].
+/// Suspends a process until [`resume`].
 pub(crate) fn pause(pid: u32) {
     signal(pid, "STOP");
 }
@@ -154,17 +154,17 @@ pub(crate) fn resume(pid: u32) {
     signal(pid, "CONT");
 }
 
-/// Ends a process as a crash would.
+/// Kills a process with SIGKILL.
 pub(crate) fn kill_9(pid: u32) {
     signal(pid, "KILL");
 }
 
-/// pid, parent's pid and command line of every process of this machine.
+/// Returns process id, parent's id and command line of all processes of this machine.
 fn processes() -> Vec<(u32, u32, String)> {
     let output = Command::new("ps")
         .args(["-A", "-ww", "-o", "pid=,ppid=,stat=,args="])
         .output()
-        .expect("ps is there");
+        .expect("ps is installed");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut found = Vec::new();
     for line in text.lines() {
@@ -179,7 +179,7 @@ fn processes() -> Vec<(u32, u32, String)> {
     found
 }
 
-/// Processes whose command line holds all of `words`.
+/// Returns the process ids of all processes with all of `words` in the command line.
 pub(crate) fn processes_with(words: &[&str]) -> Vec<u32> {
     let matches = |line: &str| words.iter().all(|word| line.contains(word));
     processes()
@@ -189,7 +189,7 @@ pub(crate) fn processes_with(words: &[&str]) -> Vec<u32> {
         .collect()
 }
 
-/// Children, grandchildren and so on of `pid`.
+/// Returns all descendants of `pid`.
 pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     let all = processes();
     let mut found = vec![pid];

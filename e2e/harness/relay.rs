@@ -1,5 +1,4 @@
-//! A cable between two processes that can be pulled: everything that is sent over it passes through
-//! here.
+//! TCP relay between two processes, which can simulate a broken link.
 
 use std::net::SocketAddr;
 
@@ -8,30 +7,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// What a cable does.
+/// State of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
-    Whole,
-    /// Connections end, and new ones are closed at once: a process that is gone, or a router that
-    /// says no.
+    Up,
+    /// Connections end, and new ones are closed immediately, as after the exit of a process.
     Closed,
-    /// Nothing arrives and nobody is told: a cable that was pulled.
-    Silent,
+    /// Data is not delivered, and connections stay open, as after a pulled cable.
+    Blackhole,
 }
 
-/// See the module.
+/// Running relay.
 pub(crate) struct Relay {
     link: watch::Sender<Link>,
 }
 
 impl Relay {
-    /// Carries what comes to `listen` on to `target`.
+    /// Starts a relay from `listen` to `target`.
     pub(crate) fn start(runtime: &Handle, listen: SocketAddr, target: SocketAddr) -> std::io::Result<Self> {
         let listener = runtime.block_on(TcpListener::bind(listen))?;
-        let (link, seen) = watch::channel(Link::Whole);
+        let (link, receiver) = watch::channel(Link::Up);
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, target, seen.clone()));
+                tokio::spawn(forward(client, target, receiver.clone()));
             }
         });
         Ok(Self { link })
@@ -42,8 +40,8 @@ impl Relay {
     }
 }
 
-async fn carry(client: TcpStream, target: SocketAddr, mut link: watch::Receiver<Link>) {
-    if link.wait_for(|link| *link != Link::Silent).await.is_err() || *link.borrow() == Link::Closed {
+async fn forward(client: TcpStream, target: SocketAddr, mut link: watch::Receiver<Link>) {
+    if link.wait_for(|link| *link != Link::Blackhole).await.is_err() || *link.borrow() == Link::Closed {
         return;
     }
     let Ok(server) = TcpStream::connect(target).await else {
@@ -51,12 +49,12 @@ async fn carry(client: TcpStream, target: SocketAddr, mut link: watch::Receiver<
     };
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = server.into_split();
-    // Either side may end its half and read on; a cable that is cut ends both.
+    // Each side may close its direction and continue to read. A closed link ends both directions.
     let (mut cut, closed) = (link.clone(), link.clone());
     let both = async {
         tokio::join!(
-            half(client_reads, server_writes, link),
-            half(server_reads, client_writes, closed),
+            copy_half(client_reads, server_writes, link),
+            copy_half(server_reads, client_writes, closed),
         );
     };
     tokio::select! {
@@ -65,20 +63,20 @@ async fn carry(client: TcpStream, target: SocketAddr, mut link: watch::Receiver<
     }
 }
 
-async fn half(
+async fn copy_half(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut link: watch::Receiver<Link>,
 ) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        if link.wait_for(|link| *link == Link::Whole).await.is_err()
+        if link.wait_for(|link| *link == Link::Up).await.is_err()
             || to.write_all(&buffer[..count]).await.is_err()
         {
             break;
         }
     }
-    // While nothing arrives, the end of a connection does not either.
-    drop(link.wait_for(|link| *link == Link::Whole).await);
+    // In a black hole, the end of the connection is not delivered, either.
+    drop(link.wait_for(|link| *link == Link::Up).await);
     drop(to.shutdown().await);
 }

@@ -1,5 +1,4 @@
-//! Requests to the guide, a model that was trained: what it says to each is what it says when
-//! nothing else runs.
+//! Requests to the guide. Under load, the answers must equal those of an idle worker.
 
 use serde_json::{Value, json};
 
@@ -10,8 +9,8 @@ const QUESTIONS: [&str; 4] = [
     "Tell me about the roofline.",
 ];
 
-/// Requests whose answer is known: the one that came when nothing else ran.
-pub(super) fn right(kind: usize) -> (&'static str, Value) {
+/// Returns path and body of a request of this kind (below [`REQUEST_KINDS`]).
+pub(super) fn request(kind: usize) -> (&'static str, Value) {
     let question = QUESTIONS[kind % QUESTIONS.len()];
     let messages = json!([{"role": "user", "content": question}]);
     match kind / QUESTIONS.len() % 11 {
@@ -41,7 +40,7 @@ pub(super) fn right(kind: usize) -> (&'static str, Value) {
             "/v1/chat/completions",
             json!({"model": "guide", "messages": messages, "temperature": 0, "repetition_penalty": 1.3, "max_tokens": 15, "stream": true}),
         ),
-        // The model was never taught to write JSON: what it says follows from the masks.
+        // The model was not trained to write JSON: the logits masks determine the answer.
         7 => (
             "/v1/chat/completions",
             json!({"model": "guide", "messages": messages, "temperature": 0, "max_tokens": 20, "response_format": {
@@ -69,4 +68,4 @@ pub(super) fn right(kind: usize) -> (&'static str, Value) {
         ),
     }
 }
-pub(super) const RIGHT: usize = 44;
+pub(super) const REQUEST_KINDS: usize = 44;

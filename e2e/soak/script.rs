@@ -1,5 +1,4 @@
-//! Requests to a model that follows a script: what it must say to each is worked out here, from the
-//! script alone.
+//! Requests to the scripted model, and the expected answers, which are computed from the script.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,17 +8,19 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use super::answers::{End, Said, Told};
+use super::parsed_answer::{Choice, FinishReason, ParsedAnswer};
 use crate::script::Script;
 
-/// A line ends with the end of text, or begins again.
+/// Answer of the scripted model to one cue.
 struct Line {
+    /// Tokens of the line.
     pieces: &'static [&'static [u8]],
+    /// True if the end token follows the last piece. Otherwise, the line repeats.
     ends: bool,
 }
 
 const LINES: [Line; 9] = [
-    // Characters over several tokens.
+    // Characters that span several tokens.
     Line {
         pieces: &[b"H", b"\xc3", b"\xa9", b"llo ", b"\xf0\x9f", b"\x91\x8b", b"!"],
         ends: true,
@@ -28,7 +29,7 @@ const LINES: [Line; 9] = [
         pieces: &[b"over and ", b"over "],
         ends: false,
     },
-    // Half a character at the end, and none at all in the middle.
+    // An incomplete character at the end, and an invalid byte in the middle.
     Line {
         pieces: &[b"cut \xe2\x82"],
         ends: true,
@@ -37,7 +38,7 @@ const LINES: [Line; 9] = [
         pieces: &[b"x\xff", b"y"],
         ends: true,
     },
-    // A stop string over three tokens, and the beginning of one.
+    // A stop string that spans three tokens, and an incomplete stop string.
     Line {
         pieces: &[b"alpha", b" om", b"ega E", b"N", b"D tail"],
         ends: true,
@@ -67,11 +68,11 @@ const LINES: [Line; 9] = [
 const JSON: usize = 6;
 const REASONING: usize = 7;
 const CALL: usize = 8;
-/// After its cue, any letter from `a` to `p` is as probable as the others.
+/// Index of the cue after which all letters from `a` to `p` are equally probable.
 const LETTERS: usize = 9;
 
-/// Prints what was said, and nothing else. Behind it stand the words by which reasoning and tools
-/// are known.
+/// Chat template that prints only the messages' contents. The words in its comment make the worker
+/// detect reasoning and tool calls.
 const TEMPLATE: &str =
     "{% for message in messages %}{{ message.content }}{% endfor %}{# </think> <tool_call> tools #}";
 
@@ -83,7 +84,7 @@ pub(super) fn write(directory: &Path) {
     script.write_for_chats(directory, TEMPLATE);
 }
 
-/// What is asked, and what must come.
+/// Request with its expected answer.
 pub(super) struct Question {
     pub(super) path: &'static str,
     pub(super) body: Value,
@@ -91,9 +92,13 @@ pub(super) struct Question {
 }
 
 enum Expected {
-    /// Each of so many choices.
-    Text { choices: u64, said: Said, tokens: u64 },
-    /// So many letters in each of so many choices.
+    /// The same text in each of `choices` choices. `tokens` counts those of all choices.
+    Text {
+        choices: u64,
+        expected: Choice,
+        tokens: u64,
+    },
+    /// `tokens` letters in each of `choices` choices.
     Letters { choices: u64, tokens: u64 },
 }
 
@@ -105,19 +110,19 @@ enum Api {
     Messages,
 }
 
-/// One question, drawn at random.
+/// Returns a random question.
 pub(super) fn question(random: &mut StdRng) -> Question {
     let line = random.random_range(0..=LETTERS);
     let api = match random.random_range(0..4) {
-        // Its `seed` and `n` are OpenAI's.
+        // Only OpenAI's APIs have `seed` and `n`.
         _ if line == LETTERS => Api::Completions,
         0 => Api::Completions,
         1 => Api::Chat,
         2 => Api::Responses,
         _ => Api::Messages,
     };
-    // The model reads only its last token. What stands before it fills caches, and often begins
-    // alike.
+    // The model depends only on the last token. The text before it fills caches with prompts that
+    // often share prefixes.
     let filler = "abcdefghijklmnop".repeat(match random.random_range(0..20) {
         0 => random.random_range(0..60),
         _ => random.random_range(0..6),
@@ -177,8 +182,8 @@ pub(super) fn question(random: &mut StdRng) -> Question {
         1 => &["never", "é"],
         _ => &[],
     };
-    // Responses have none; where an answer has parts, a stop string would be looked for in all of
-    // them.
+    // The Responses API has no stop strings. In an answer with several parts, a stop string would
+    // be matched in each part.
     let stops = match api {
         Api::Completions | Api::Chat if line < JSON => stops,
         Api::Messages if line < JSON => stops,
@@ -189,22 +194,22 @@ pub(super) fn question(random: &mut StdRng) -> Question {
         Api::Messages => body["stop_sequences"] = json!(stops),
         Api::Completions | Api::Chat | Api::Responses => body["stop"] = json!(stops),
     }
-    let (mut said, mut tokens) = spoken(&LINES[line], max_tokens, stops);
+    let (mut expected, mut tokens) = expected_choice(&LINES[line], max_tokens, stops);
     let chats = api != Api::Completions;
     if line == JSON && api == Api::Chat && random.random_bool(0.5) {
         body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "stay", "strict": true, "schema": {
             "type": "object", "additionalProperties": false, "required": ["town", "days"],
             "properties": {"town": {"type": "string"}, "days": {"type": "integer"}}}}});
-        // A text that is whole may be followed by nothing else, so the end of text need not be
-        // asked for.
+        // After a complete JSON text, only the end token is allowed, so no step is needed to
+        // generate it.
         let pieces = LINES[JSON].pieces.len() as u64;
         if max_tokens >= pieces {
-            said.end = End::Stop;
+            expected.end = FinishReason::Stop;
             tokens = pieces;
         }
     }
     if line == REASONING && chats {
-        split_reasoning(&mut said);
+        split_reasoning(&mut expected);
     }
     if line == CALL && chats && random.random_bool(0.7) {
         let schema = json!({"type": "object", "properties": {"town": {"type": "string"}}});
@@ -215,14 +220,14 @@ pub(super) fn question(random: &mut StdRng) -> Question {
                 json!([{"type": "function", "function": {"name": "weather", "parameters": schema}}])
             }
         };
-        // A call that is cut off is told as far as it came, which other tests look at.
+        // Long enough for the whole call. Other tests cover calls that are cut off.
         body[length] = json!(20);
-        (_, tokens) = spoken(&LINES[line], 20, &[]);
-        said = Said {
+        (_, tokens) = expected_choice(&LINES[line], 20, &[]);
+        expected = Choice {
             text: "I look.".to_owned(),
             calls: vec![("weather".to_owned(), json!({"town": "Bern"}).to_string())],
-            end: End::ToolCalls,
-            ..Said::default()
+            end: FinishReason::ToolCalls,
+            ..Choice::default()
         };
     }
     Question {
@@ -235,101 +240,109 @@ pub(super) fn question(random: &mut StdRng) -> Question {
         body,
         expected: Expected::Text {
             choices,
-            said,
+            expected,
             tokens: tokens * choices,
         },
     }
 }
 
-/// What a line's model says in at most so many tokens, the end of text being one, and how many it
-/// takes.
-fn spoken(line: &Line, max_tokens: u64, stops: &[&str]) -> (Said, u64) {
+/// Returns the expected choice for a line with at most `max_tokens` tokens, and its number of
+/// tokens, including the end token.
+fn expected_choice(line: &Line, max_tokens: u64, stops: &[&str]) -> (Choice, u64) {
     let mut bytes = Vec::new();
     let mut pieces = line.pieces.iter().cycle();
     let count = line.pieces.len() as u64;
     for tokens in 1..=max_tokens {
         if line.ends && tokens > count {
-            return (text(&bytes, End::Stop), tokens);
+            return (text(&bytes, FinishReason::Stop), tokens);
         }
-        bytes.extend_from_slice(pieces.next().expect("it begins again"));
+        bytes.extend_from_slice(pieces.next().expect("the line repeats"));
         let so_far = String::from_utf8_lossy(&bytes);
         if let Some(place) = stops.iter().filter_map(|stop| so_far.find(stop)).min() {
-            return (text(&bytes[..place], End::Stop), tokens);
+            return (text(&bytes[..place], FinishReason::Stop), tokens);
         }
     }
-    (text(&bytes, End::Length), max_tokens)
+    (text(&bytes, FinishReason::Length), max_tokens)
 }
 
-fn text(bytes: &[u8], end: End) -> Said {
-    Said {
+fn text(bytes: &[u8], end: FinishReason) -> Choice {
+    Choice {
         text: String::from_utf8_lossy(bytes).into_owned(),
         end,
-        ..Said::default()
+        ..Choice::default()
     }
 }
 
-/// `<think>` and `</think>` part it; line breaks around them belong to neither side.
-fn split_reasoning(said: &mut Said) {
-    let whole = std::mem::take(&mut said.text);
-    let inside = whole.strip_prefix("<think>\n").expect("the line begins so");
+/// Moves the text between `<think>` and `</think>` to `reasoning`. Line breaks around the tags are
+/// dropped.
+fn split_reasoning(expected: &mut Choice) {
+    let whole = std::mem::take(&mut expected.text);
+    let inside = whole
+        .strip_prefix("<think>\n")
+        .expect("the line starts with the tag");
     match inside.split_once("</think>") {
         Some((reasoning, text)) => {
-            said.reasoning = reasoning.trim_end_matches('\n').to_owned();
-            said.text = text.trim_start_matches('\n').to_owned();
+            expected.reasoning = reasoning.trim_end_matches('\n').to_owned();
+            expected.text = text.trim_start_matches('\n').to_owned();
         }
-        None => said.reasoning = inside.to_owned(),
+        None => expected.reasoning = inside.to_owned(),
     }
 }
 
-/// Which letters a seed's choices got: the next request with that seed must get the same.
+/// Texts of earlier choices by seed and length. Equal seeds must return equal texts.
 #[derive(Default)]
-pub(super) struct Drawn(Mutex<HashMap<String, Vec<String>>>);
+pub(super) struct SeededTexts(Mutex<HashMap<String, Vec<String>>>);
 
 impl Question {
-    /// Panics where the answer is not the script's.
-    pub(super) fn check(&self, told: &Told, drawn: &Drawn) {
-        let asked = &self.body;
+    /// Panics if the answer differs from the expected one.
+    pub(super) fn check(&self, parsed: &ParsedAnswer, seeded: &SeededTexts) {
+        let body = &self.body;
         match &self.expected {
             Expected::Text {
                 choices,
-                said,
+                expected,
                 tokens,
             } => {
-                let indexes: Vec<u64> = told.choices.keys().copied().collect();
-                assert_eq!(indexes, (0..*choices).collect::<Vec<_>>(), "{asked}");
-                for choice in told.choices.values() {
-                    assert_eq!(&normal(choice), said, "{asked}");
+                let indexes: Vec<u64> = parsed.choices.keys().copied().collect();
+                assert_eq!(indexes, (0..*choices).collect::<Vec<_>>(), "{body}");
+                for choice in parsed.choices.values() {
+                    assert_eq!(&normalize(choice), expected, "{body}");
                 }
-                if let Some(told) = told.tokens {
-                    assert_eq!(told, *tokens, "{asked}");
+                if let Some(parsed) = parsed.tokens {
+                    assert_eq!(parsed, *tokens, "{body}");
                 }
-                for logprob in &told.logprobs {
-                    assert!((-1e-3..=0.0).contains(logprob), "{logprob}: {asked}");
+                for logprob in &parsed.logprobs {
+                    assert!((-1e-3..=0.0).contains(logprob), "{logprob}: {body}");
                 }
             }
             Expected::Letters { choices, tokens } => {
-                let texts: Vec<String> = told.choices.values().map(|said| said.text.clone()).collect();
-                assert_eq!(texts.len() as u64, *choices, "{asked}");
+                let texts: Vec<String> = parsed
+                    .choices
+                    .values()
+                    .map(|choice| choice.text.clone())
+                    .collect();
+                assert_eq!(texts.len() as u64, *choices, "{body}");
                 for text in &texts {
-                    assert_eq!(text.len() as u64, *tokens, "{text}: {asked}");
+                    assert_eq!(text.len() as u64, *tokens, "{text}: {body}");
                     assert!(
                         text.bytes().all(|letter| (b'a'..=b'p').contains(&letter)),
                         "{text}"
                     );
                 }
-                // Two that are equal by chance: once in 16^12.
+                // Two choices are equal by chance once in 16^12.
                 if *tokens >= 12 {
                     let mut different = texts.clone();
                     different.sort();
                     different.dedup();
-                    assert_eq!(different.len(), texts.len(), "{texts:?}: {asked}");
+                    assert_eq!(different.len(), texts.len(), "{texts:?}: {body}");
                 }
-                // Each choice has a seed of its own, and the first ones of many are those of few.
-                let like = format!("{} {tokens}", asked["seed"]);
-                let mut drawn = drawn.0.lock().unwrap_or_else(PoisonError::into_inner);
-                let known = drawn.entry(like).or_default();
+                // The seed of a choice depends on its index only, so a larger `n` does not change
+                // the first choices.
+                let like = format!("{} {tokens}", body["seed"]);
+                let mut seeded = seeded.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let known = seeded.entry(like).or_default();
                 for (text, known) in texts.iter().zip(&*known) {
-                    assert_eq!(text, known, "{asked}");
+                    assert_eq!(text, known, "{body}");
                 }
                 if known.len() < texts.len() {
                     *known = texts;
@@ -339,12 +352,12 @@ impl Question {
     }
 }
 
-/// Arguments as JSON prints them, whoever wrote them.
-fn normal(said: &Said) -> Said {
-    let mut said = said.clone();
-    for (_, arguments) in &mut said.calls {
+/// Returns the choice with tool arguments in one JSON form.
+fn normalize(choice: &Choice) -> Choice {
+    let mut choice = choice.clone();
+    for (_, arguments) in &mut choice.calls {
         let value: Value = serde_json::from_str(arguments).unwrap_or_else(|err| panic!("{err}: {arguments}"));
         *arguments = value.to_string();
     }
-    said
+    choice
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
     let seeds = Seeds::parse(args)?;
     setup::run()?;
     let range = format!("{}..{}", seeds.from, seeds.from + seeds.count);
-    console::run(test("chaos::everything_heals").env("ROOFLET_CHAOS_SEEDS", range))
+    console::run(test("chaos::fleet_recovers").env("ROOFLET_CHAOS_SEEDS", range))
 }
 
 fn test(name: &str) -> Command {

@@ -1,16 +1,16 @@
-//! Requests that no server can answer, and how they must be refused.
+//! Invalid requests, and the expected status and error of each.
 
-pub(super) struct Wrong {
+pub(super) struct InvalidRequest {
     pub(super) path: &'static str,
-    /// `MODEL` stands for the model's name.
+    /// Request body. `MODEL` is replaced by the model's name.
     pub(super) body: &'static str,
     pub(super) status: u16,
-    /// What the error names.
+    /// Expected `param` of the error.
     pub(super) param: Option<&'static str>,
 }
 
-const fn chat(body: &'static str, status: u16, param: Option<&'static str>) -> Wrong {
-    Wrong {
+const fn chat(body: &'static str, status: u16, param: Option<&'static str>) -> InvalidRequest {
+    InvalidRequest {
         path: "/v1/chat/completions",
         body,
         status,
@@ -18,8 +18,8 @@ const fn chat(body: &'static str, status: u16, param: Option<&'static str>) -> W
     }
 }
 
-const fn text(body: &'static str, param: &'static str) -> Wrong {
-    Wrong {
+const fn text(body: &'static str, param: &'static str) -> InvalidRequest {
+    InvalidRequest {
         path: "/v1/completions",
         body,
         status: 400,
@@ -27,7 +27,7 @@ const fn text(body: &'static str, param: &'static str) -> Wrong {
     }
 }
 
-pub(super) const WRONG: [Wrong; 24] = [
+pub(super) const INVALID_REQUESTS: [InvalidRequest; 24] = [
     chat("", 400, None),
     chat("{", 400, None),
     chat("[1, 2]", 400, None),

@@ -1,5 +1,5 @@
-//! A control plane, a gateway and three nodes, each a process that can be ended, paused and cut
-//! off, with cables between them that can be pulled.
+//! Control plane, gateway and three nodes as processes that can be killed and suspended, with
+//! relays between them that can break their connections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 pub(super) const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
-/// A store on a disk of so many MiB can be filled in a moment.
+/// Size of the store's disk. It is small, so that a test can fill it.
 const DISK_MIB: u32 = 64;
 
 const DEPLOYMENT: &str = "
@@ -26,26 +26,26 @@ spec:
   model: {source: 'local://guide'}
   serving: {contextTokens: 512, maxConcurrency: 4}
   strategy: {rollingUpdate: {maxUnavailable: 1, maxSurge: 1}}
-  # One copy per node, on a machine that may be short of memory.
+  # The machine of the test may be short of memory.
   placement:
     strategy: Spread
     tolerations: [{key: rooflet.dev/memory-pressure, operator: Exists}]
 ";
 
-/// One node: an agent and its cables.
+/// Node: an agent and the relays of its connections.
 pub(super) struct Node {
     pub(super) agent: Process,
     args: Vec<String>,
     log: PathBuf,
     state: PathBuf,
-    /// From the agent to the API server.
+    /// Relay from the agent to the API server.
     pub(super) up: Relay,
-    /// From the gateway to the agent, where the machine has a second loopback address.
+    /// Relay from the gateway to the agent; `None` if the machine has no second loopback address.
     pub(super) down: Option<Relay>,
 }
 
-/// See the module.
-pub(super) struct Stage {
+/// Running fleet.
+pub(super) struct TestFleet {
     pub(super) server: Process,
     server_args: Vec<String>,
     pub(super) gateway: Process,
@@ -53,14 +53,14 @@ pub(super) struct Stage {
     pub(super) gateway_url: String,
     pub(super) nodes: BTreeMap<&'static str, Node>,
     pub(super) kubectl: Kubectl,
-    /// Where the store's disk is, if it could be mounted.
+    /// Disk of the store; `None` if mounting failed.
     pub(super) disk: Option<Disk>,
-    /// Dropped last: the processes write into it.
+    /// Working directory of the processes; dropped last.
     pub(super) scratch: Scratch,
 }
 
-impl Stage {
-    /// Starts everything; `None` where kubectl is not installed.
+impl TestFleet {
+    /// Starts all processes. Returns `None` if kubectl is not installed.
     pub(super) fn start(runtime: &Handle) -> Option<Self> {
         let scratch = Scratch::new();
         let kubeconfig = scratch.join("kubeconfig");
@@ -91,7 +91,7 @@ impl Stage {
         ];
         let gateway = Process::start_pausable(&gateway_args, &scratch.join("gateway.log"));
         let nodes = NODES.map(|name| (name, Node::start(name, runtime, &scratch, &kubeconfig, address)));
-        let stage = Self {
+        let fleet = Self {
             server,
             server_args,
             gateway,
@@ -103,15 +103,16 @@ impl Stage {
             scratch,
         };
         for name in NODES {
-            eventually("a node", || stage.kubectl.json(&format!("mac {name}")));
+            eventually("a node", || fleet.kubectl.json(&format!("mac {name}")));
         }
-        stage.kubectl.apply(DEPLOYMENT).ok();
-        eventually("three replicas", || stage.is_whole());
-        Some(stage)
+        fleet.kubectl.apply(DEPLOYMENT).ok();
+        eventually("three replicas", || fleet.check_converged());
+        Some(fleet)
     }
 
-    /// All is as it was asked for: three replicas that serve, three workers, nothing else.
-    pub(super) fn is_whole(&self) -> Result<(), String> {
+    /// Returns an error unless the fleet is in the desired state: three ready replicas and three
+    /// workers.
+    pub(super) fn check_converged(&self) -> Result<(), String> {
         let found = self.kubectl.json("mdep guide")?;
         let (meta, status) = (&found["metadata"], &found["status"]);
         let seen = status["observedGeneration"] == meta["generation"];
@@ -127,8 +128,8 @@ impl Stage {
         }
     }
 
-    /// The node of every replica, as `NAMESPACE/NAME`.
-    pub(super) fn homes(&self) -> BTreeMap<String, String> {
+    /// Returns the node of every replica, by `NAMESPACE/NAME`.
+    pub(super) fn replica_nodes(&self) -> BTreeMap<String, String> {
         let listed = self.kubectl.json("mrep").unwrap_or_default()["items"].clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         listed
@@ -143,13 +144,13 @@ impl Stage {
             .collect()
     }
 
-    /// Pids of the workers of a node.
+    /// Returns the process ids of the workers of a node.
     pub(super) fn workers(&self, node: &str) -> Vec<u32> {
         let directory = self.scratch.join(node).display().to_string();
         processes_with(&[&directory, " worker "])
     }
 
-    /// The server ends as in a crash, and its supervisor starts it again.
+    /// Kills the server and starts it again, as a supervisor does.
     pub(super) fn crash_server(&mut self) {
         kill_9(self.server.pid());
         self.server.wait();
@@ -163,19 +164,18 @@ impl Stage {
     }
 
     pub(super) fn crash_agent(&mut self, node: &str) {
-        let node = self.nodes.get_mut(node).expect("one of ours");
+        let node = self.nodes.get_mut(node).expect("the node exists");
         kill_9(node.agent.pid());
         node.agent.wait();
         node.agent = Process::start_pausable(&node.args, &node.log);
     }
 
-    /// Ends what is left, in order: agents take their workers along. Panics if anything stays
-    /// behind.
+    /// Terminates all processes. Agents terminate their workers. Panics if a process is left.
     pub(super) fn end(mut self) {
         self.kubectl.run("delete mdep guide --timeout=120s").ok();
         for node in self.nodes.values_mut() {
             assert!(node.agent.terminate().success(), "{}", node.agent.log());
-            assert!(node.state.exists(), "its directory stays");
+            assert!(node.state.exists(), "the state directory is kept");
         }
         assert!(self.gateway.terminate().success(), "{}", self.gateway.log());
         assert!(self.server.terminate().success(), "{}", self.server.log());
@@ -196,17 +196,17 @@ impl Node {
         kubeconfig: &Path,
         server: SocketAddr,
     ) -> Self {
-        let cable = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let up = Relay::start(runtime, cable, server).expect("a free port");
+        let relay = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let up = Relay::start(runtime, relay, server).expect("a free port");
         let text = std::fs::read_to_string(kubeconfig).expect("readable");
         assert!(text.contains(&server.to_string()), "{text}");
         let own = scratch.write(
             &format!("{name}.kubeconfig"),
-            &text.replace(&server.to_string(), &cable.to_string()),
+            &text.replace(&server.to_string(), &relay.to_string()),
         );
         let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        // The agent is reached at the same port of another address; all of 127/8 is this machine,
-        // on Linux.
+        // The gateway reaches the agent at the same port of another address. On Linux, all
+        // addresses in 127/8 are local.
         let other = SocketAddr::from(([127, 0, 0, 2], listen.port()));
         let down = Relay::start(runtime, other, listen).ok();
         let state = scratch.join(name);
@@ -241,7 +241,7 @@ impl Node {
     }
 }
 
-/// A small disk of its own, which only root can have.
+/// Small disk for the store. Mounting requires root.
 pub(super) struct Disk(PathBuf);
 
 impl Disk {
@@ -260,16 +260,16 @@ impl Disk {
         self.0.join("filler")
     }
 
-    /// Nothing more fits on it.
+    /// Fills the disk.
     pub(super) fn fill(&self) {
         use std::io::Write as _;
-        let mut file = std::fs::File::create(self.filler()).expect("the disk takes a name");
+        let mut file = std::fs::File::create(self.filler()).expect("the disk has space for a name");
         let block = vec![0; 64 << 10];
         while file.write_all(&block).is_ok() {}
     }
 
     pub(super) fn empty(&self) {
-        std::fs::remove_file(self.filler()).expect("it was filled");
+        std::fs::remove_file(self.filler()).expect("the disk was filled");
     }
 }
 

@@ -1,8 +1,8 @@
-//! The control plane is away for longer than a node may be silent: what serves goes on serving, and nothing is taken
-//! for lost when it comes back.
+//! Outage of the control plane that is longer than the silence timeout of nodes: workers and
+//! gateway continue to serve, and no node is marked silent afterwards.
 #![expect(
     clippy::disallowed_methods,
-    reason = "how long the control plane is away is the real clock's"
+    reason = "the duration of the outage is measured by the real clock"
 )]
 
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ spec:
   serving: {contextTokens: 256, maxConcurrency: 2}
 ";
 
-/// Nodes are silent after forty seconds.
-const AWAY: Duration = Duration::from_secs(45);
+/// Duration of the outage. Nodes are silent after 40 s.
+const OUTAGE: Duration = Duration::from_secs(45);
 
 #[test]
-fn workers_and_gateway_serve_on_and_nothing_is_restarted() {
+fn workers_and_gateway_serve_during_an_outage_without_restarts() {
     let Some(mut cluster) = Cluster::start(&["--roles=apiserver,controller"]) else {
         return;
     };
@@ -52,12 +52,12 @@ fn workers_and_gateway_serve_on_and_nothing_is_restarted() {
         }
     });
     let workers = cluster.workers("node-1");
-    // When each condition became what it is.
+    // UID and last transition time of the condition Ready.
     let conditions = |cluster: &Cluster, object: &str| {
-        let found = cluster.kubectl.json(object).expect("there");
+        let found = cluster.kubectl.json(object).expect("the object exists");
         let conditions = found["status"]["conditions"].as_array().into_iter().flatten();
-        let told = conditions.filter(|condition| condition["type"] == "Ready");
-        let since = told.map(|condition| condition["lastTransitionTime"].to_string());
+        let ready = conditions.filter(|condition| condition["type"] == "Ready");
+        let since = ready.map(|condition| condition["lastTransitionTime"].to_string());
         (found["metadata"]["uid"].to_string(), since.collect::<Vec<_>>())
     };
     let replica = cluster.kubectl.run("get mrep -o name").ok();
@@ -67,15 +67,15 @@ fn workers_and_gateway_serve_on_and_nothing_is_restarted() {
     cluster.stop();
     let since = Instant::now();
     let mut answered = 0;
-    while since.elapsed() < AWAY {
-        let answer = gateway.try_chat("first", "What is rooflet?").expect("an answer");
+    while since.elapsed() < OUTAGE {
+        let answer = gateway.try_chat("first", "What is rooflet?").expect("a response");
         assert_eq!(answer.status, 200, "{}", answer.text);
         answered += 1;
     }
     assert!(answered > 3, "{answered}");
     cluster.start_again();
 
-    // The agent is back, and does what is new.
+    // The agent is connected again and starts new replicas.
     cluster.kubectl.apply(&GUIDE.replace("NAME", "second")).ok();
     ready(&cluster, "mdep/second");
     assert_eq!(objects.map(|object| conditions(&cluster, object)), before);

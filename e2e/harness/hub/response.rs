@@ -1,4 +1,4 @@
-//! What the hub and its CDN answer.
+//! Responses of the hub and its CDN.
 
 use std::io;
 use std::ops::Range;
@@ -15,17 +15,17 @@ use serde_json::json;
 
 use super::{Access, Contents, Download, Fault, File, Repository, Shared, Times};
 
-/// How often something is sent, at most, where the speed is limited.
+/// Maximum number of chunks per second if the rate is limited.
 const TICKS_A_SECOND: u32 = 50;
 const TICK: Duration = Duration::from_millis(1000 / TICKS_A_SECOND as u64);
 
-/// What it sends at once where it is not.
+/// Size of a chunk if the rate is not limited.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Why a request is refused, in the hub's words: status, code and message.
-type Refusal = (StatusCode, &'static str, &'static str);
+/// Status, code and message of a rejected request, in the hub's wording.
+type Rejection = (StatusCode, &'static str, &'static str);
 
-fn refuse((status, code, message): Refusal) -> Response {
+fn reject((status, code, message): Rejection) -> Response {
     let mut response = (status, [("X-Error-Message", message)]).into_response();
     if !code.is_empty() {
         let headers = response.headers_mut();
@@ -34,43 +34,45 @@ fn refuse((status, code, message): Refusal) -> Response {
     response
 }
 
-const NO_PAGE: Refusal = (StatusCode::NOT_FOUND, "", "Sorry, we can't find the page.");
-const NO_FILE: Refusal = (StatusCode::NOT_FOUND, "EntryNotFound", "Entry not found");
+const NO_PAGE: Rejection = (StatusCode::NOT_FOUND, "", "Sorry, we can't find the page.");
+const NO_FILE: Rejection = (StatusCode::NOT_FOUND, "EntryNotFound", "Entry not found");
 
-/// What is wanted of a revision of a model.
-enum Wanted {
+/// Requested part of a revision of a model.
+enum Resource {
     Description,
     Tree,
-    /// Where the content of a file is.
-    Place(String),
+    /// Redirect to the content of a file.
+    Location(String),
     Content(String),
 }
 
 impl Contents {
-    /// A model, and the commit that a revision of it stands for, for who shows this token.
+    /// Returns a model and the commit of a revision, if the token permits access.
     fn find(
         &self,
         model: &str,
         revision: &str,
-        wanted: &Wanted,
+        resource: &Resource,
         token: Option<&str>,
-    ) -> Result<(&Repository, &str), Refusal> {
-        // Strangers are not told which models do not exist.
+    ) -> Result<(&Repository, &str), Rejection> {
+        // Without a token, the response does not disclose whether the model exists.
         let unknown = match token {
             None => (StatusCode::UNAUTHORIZED, "", "Invalid username or password."),
             Some(_) => (StatusCode::NOT_FOUND, "RepoNotFound", "Repository not found"),
         };
         let repository = self.repositories.get(model).ok_or(unknown)?;
-        match (repository.access, wanted) {
-            (Access::Private(wants), _) if token != Some(wants) => return Err(unknown),
-            (Access::Gated(wants), Wanted::Place(_) | Wanted::Content(_)) if token != Some(wants) => {
+        match (repository.access, resource) {
+            (Access::Private(required), _) if token != Some(required) => return Err(unknown),
+            (Access::Gated(required), Resource::Location(_) | Resource::Content(_))
+                if token != Some(required) =>
+            {
                 let (status, message) = match token {
                     None => (StatusCode::UNAUTHORIZED, "Access is restricted. Please log in."),
                     Some(_) => (StatusCode::FORBIDDEN, "You are not in the authorized list."),
                 };
                 return Err((status, "GatedRepo", message));
             }
-            (Access::Everybody | Access::Gated(_) | Access::Private(_), _) => {}
+            (Access::Public | Access::Gated(_) | Access::Private(_), _) => {}
         }
         let commit = repository.heads.get(revision).map_or(revision, String::as_str);
         match repository.commits.get_key_value(commit) {
@@ -79,11 +81,10 @@ impl Contents {
         }
     }
 
-    /// What strikes an answer with these bytes of a file, and where: of several, what was wanted
-    /// first.
+    /// Returns the first fault of a response with these bytes of a file, and its position.
     fn fault(&mut self, name: &str, bytes: &Range<usize>) -> Option<(usize, Fault)> {
-        let strikes = |(file, at, ..): &(String, usize, Fault, Times)| file == name && bytes.contains(at);
-        let index = self.faults.iter().position(strikes)?;
+        let applies = |(file, at, ..): &(String, usize, Fault, Times)| file == name && bytes.contains(at);
+        let index = self.faults.iter().position(applies)?;
         let (_, at, fault, times) = self.faults[index];
         if times == Times::Once {
             self.faults.remove(index);
@@ -92,29 +93,31 @@ impl Contents {
     }
 }
 
-pub(super) async fn of_hub(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+pub(super) async fn serve_hub(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let path = request.uri().path();
     let asked = format!("{} {path}", request.method());
     shared.contents().requests.push(asked);
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let (owner, name, revision, wanted) = match parts.as_slice() {
-        ["api", "models", owner, name, "revision", revision] => (owner, name, revision, Wanted::Description),
-        ["api", "models", owner, name, "tree", revision] => (owner, name, revision, Wanted::Tree),
+    let (owner, name, revision, resource) = match parts.as_slice() {
+        ["api", "models", owner, name, "revision", revision] => {
+            (owner, name, revision, Resource::Description)
+        }
+        ["api", "models", owner, name, "tree", revision] => (owner, name, revision, Resource::Tree),
         ["api", "resolve-cache", "models", owner, name, commit, file @ ..] => {
-            (owner, name, commit, Wanted::Content(file.join("/")))
+            (owner, name, commit, Resource::Content(file.join("/")))
         }
         [owner, name, "resolve", revision, file @ ..] => {
-            (owner, name, revision, Wanted::Place(file.join("/")))
+            (owner, name, revision, Resource::Location(file.join("/")))
         }
-        _ => return refuse(NO_PAGE),
+        _ => return reject(NO_PAGE),
     };
     let (model, revision) = (format!("{owner}/{name}"), revision.replace("%2F", "/"));
     let token = request.headers().get(header::AUTHORIZATION);
     let token = token.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let contents = shared.contents();
-    let (repository, commit) = match contents.find(&model, &revision, &wanted, token) {
+    let (repository, commit) = match contents.find(&model, &revision, &resource, token) {
         Ok(found) => found,
-        Err(refusal) => return refuse(refusal),
+        Err(rejection) => return reject(rejection),
     };
     let files = &repository.commits[commit];
     let with_blobs = request.uri().query() == Some("blobs=true");
@@ -128,8 +131,8 @@ pub(super) async fn of_hub(State(shared): State<Arc<Shared>>, request: Request) 
         }
         described
     };
-    match wanted {
-        Wanted::Description => Json(json!({
+    match resource {
+        Resource::Description => Json(json!({
             "id": model,
             "modelId": model,
             "sha": commit,
@@ -138,32 +141,31 @@ pub(super) async fn of_hub(State(shared): State<Arc<Shared>>, request: Request) 
             "siblings": files.iter().map(sibling).collect::<Vec<_>>(),
         }))
         .into_response(),
-        Wanted::Tree => {
+        Resource::Tree => {
             let files = files.iter().map(|(name, file)| file.described(name, true));
             Json(files.collect::<Vec<_>>()).into_response()
         }
-        Wanted::Place(name) => match files.get(&name) {
-            Some(file) => place(&shared, file, &format!("{model}/{commit}/{name}"), commit),
-            None => refuse(NO_FILE),
+        Resource::Location(name) => match files.get(&name) {
+            Some(file) => redirect(&shared, file, &format!("{model}/{commit}/{name}"), commit),
+            None => reject(NO_FILE),
         },
-        Wanted::Content(name) => match files.get(&name).cloned() {
+        Resource::Content(name) => match files.get(&name).cloned() {
             Some(file) => {
                 let commit = [("X-Repo-Commit", commit.to_owned())];
                 drop(contents);
                 (commit, content(&shared, &name, &file, &file.blob_id, &request)).into_response()
             }
-            None => refuse(NO_FILE),
+            None => reject(NO_FILE),
         },
     }
 }
 
-/// The hub sends nobody a file from where it is asked for.
-fn place(shared: &Shared, file: &File, path: &str, commit: &str) -> Response {
+/// Redirects to the content of a file. The hub never sends content at the requested URL.
+fn redirect(shared: &Shared, file: &File, path: &str, commit: &str) -> Response {
     let (status, location, etag) = match file.pointer_bytes {
         Some(_) => {
-            let cdn = shared.cdn.lock().expect("nobody panics with it");
-            // Another host, not only another port: some clients of the hub tell them by their
-            // names.
+            let cdn = shared.cdn.lock().expect("no holder of the lock panics");
+            // The host differs, too, because some clients distinguish hub and CDN by host name.
             let location = format!("http://localhost:{}/{path}?{SIGNATURE}", cdn.port());
             (StatusCode::FOUND, location, &file.sha256)
         }
@@ -181,14 +183,14 @@ fn place(shared: &Shared, file: &File, path: &str, commit: &str) -> Response {
     (status, headers).into_response()
 }
 
-/// What makes a URL of the CDN valid.
+/// Query of a valid URL of the CDN.
 const SIGNATURE: &str = "Signature=valid";
 
-pub(super) async fn of_cdn(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+pub(super) async fn serve_cdn(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     if request.uri().query() != Some(SIGNATURE) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    // Storage wants one proof only: the signature, or who asks.
+    // Storage accepts only one authentication mechanism: the signature or a token.
     if request.headers().contains_key(header::AUTHORIZATION) {
         return (StatusCode::BAD_REQUEST, "Only one auth mechanism allowed").into_response();
     }
@@ -208,14 +210,14 @@ pub(super) async fn of_cdn(State(shared): State<Arc<Shared>>, request: Request) 
     }
 }
 
-/// The first byte that is wanted, and the last one where it is named.
+/// Parses the requested range: the first byte, and the last one if present.
 fn range(headers: &HeaderMap) -> Option<(usize, Option<usize>)> {
     let text = headers.get(header::RANGE)?.to_str().ok()?;
     let (begin, end) = text.strip_prefix("bytes=")?.split_once('-')?;
     Some((begin.parse().ok()?, end.parse().ok()))
 }
 
-/// A file or the range of it that is wanted, with what faults make of it.
+/// Returns a file or the requested range of it, changed by faults.
 fn content(shared: &Arc<Shared>, name: &str, file: &File, etag: &str, request: &Request) -> Response {
     let (range, length) = (range(request.headers()), file.content.len());
     let is_get = request.method() == Method::GET;
@@ -266,14 +268,14 @@ fn content(shared: &Arc<Shared>, name: &str, file: &File, etag: &str, request: &
     (StatusCode::PARTIAL_CONTENT, headers, part, body).into_response()
 }
 
-/// Sends `rest` no faster than it may be, and after it breaks the connection or not.
+/// Sends `rest` at the limited rate, and then breaks the connection if `is_cut`.
 fn body(shared: Arc<Shared>, rest: Bytes, is_cut: bool) -> Body {
     let parts = stream::unfold((rest, shared), move |(mut rest, shared)| async move {
         if rest.is_empty() {
             if !is_cut {
                 return None;
             }
-            // What was sent has to leave before the connection breaks.
+            // The data must be transmitted before the connection breaks.
             tokio::time::sleep(TICK).await;
             return Some((Err(io::Error::other("cut")), (rest, shared)));
         }

@@ -1,8 +1,8 @@
-//! The story a new user lives through, with real kubectl.
+//! Lifecycle of deployments with kubectl: apply, serve, scale, roll out, logs and delete.
 
 use crate::harness::{Fleet, descendants, eventually, repository};
 
-/// A second model beside the guide: the same files under another name.
+/// Second deployment with the same model files and another served name.
 const SECOND: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
@@ -13,11 +13,11 @@ spec:
 ";
 
 #[test]
-fn from_apply_to_tokens_to_delete() {
+fn deployment_is_applied_served_scaled_and_deleted() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
 
-    // The node is there, with its chip and a measured figure.
+    // The node reports its chip and a measured bandwidth.
     let node = kubectl.json("mac node-1").expect("the node");
     assert_eq!(node["status"]["probe"]["basis"], "Measured");
     assert!(
@@ -34,7 +34,6 @@ fn from_apply_to_tokens_to_delete() {
             .is_empty()
     );
 
-    // Apply, wait, look.
     let example = repository("examples/guide.yaml");
     let applied = kubectl.run(&format!("apply -f {}", example.display())).ok();
     assert_eq!(applied, "modeldeployment.rooflet.dev/guide created\n");
@@ -64,7 +63,8 @@ fn from_apply_to_tokens_to_delete() {
     let row: Vec<&str> = table.lines().nth(1).expect("a row").split_whitespace().collect();
     assert_eq!(row[..5], ["guide", "local://guide", "1/1", "1", "1"]);
 
-    // What kubectl prints, it can apply: a single object and a List. A status written in between makes it try again.
+    // kubectl can apply its own output: an object and a List. A status update in between causes a
+    // conflict, so the apply is retried.
     for printed in ["get mdep guide -o yaml", "get mdep -o yaml"] {
         eventually(printed, || {
             let applied = kubectl.apply(&kubectl.run(printed).stdout);
@@ -73,7 +73,7 @@ fn from_apply_to_tokens_to_delete() {
         });
     }
 
-    // kubectl explain knows every field.
+    // `kubectl explain` describes nested fields.
     let explained = kubectl.run("explain mdep.spec.objectives").ok();
     assert!(
         explained.contains("decodeTokensPerSecond")
@@ -81,7 +81,7 @@ fn from_apply_to_tokens_to_delete() {
         "{explained}"
     );
 
-    // It answers, readably, what it learned and what it did not.
+    // The model answers readable text to trained and to other questions.
     let answer = fleet.gateway.chat("guide", "What is rooflet?");
     assert!(
         answer.to_lowercase().contains("rooflet") && answer.contains("Mac"),
@@ -99,7 +99,7 @@ fn from_apply_to_tokens_to_delete() {
         );
     }
 
-    // What it measured while answering reaches the status, beside what was predicted.
+    // The status has the measured speed beside the predicted one.
     eventually("a measured speed in the status", || {
         let found = kubectl.json("mdep guide")?;
         let speed = found["status"]["tokensPerSecond"]
@@ -115,7 +115,6 @@ fn from_apply_to_tokens_to_delete() {
             .ok_or(speed)
     });
 
-    // describe tells the story.
     let described = kubectl.run("describe mdep guide").ok();
     for word in ["Admitted", "Scheduled", "Available", "Ready", "Events:"] {
         assert!(described.contains(word), "{word} is missing in\n{described}");
@@ -126,7 +125,7 @@ fn from_apply_to_tokens_to_delete() {
         assert!(described.contains(word), "{word} is missing in\n{described}");
     }
 
-    // Scaling up and down restarts nothing.
+    // Scaling restarts no worker.
     let first_worker = fleet.processes("worker");
     kubectl.run("scale mdep/guide --replicas=2").ok();
     eventually("two workers", || match fleet.processes("worker").len() {
@@ -152,9 +151,9 @@ fn from_apply_to_tokens_to_delete() {
         n => Err(format!("{n} workers")),
     });
 
-    // Delete leaves nothing behind.
+    // The deletion removes all replicas, revisions and workers.
     kubectl.run("delete mdep guide --timeout=60s").ok();
-    eventually("nothing left", || {
+    eventually("no objects and no workers", || {
         let left = kubectl.run("get mdep,mrep,mrev -o name").stdout;
         let workers = fleet.processes("worker");
         if left.is_empty() && workers.is_empty() {
@@ -163,26 +162,26 @@ fn from_apply_to_tokens_to_delete() {
             Err(format!("{left} {workers:?}"))
         }
     });
-    let gone = fleet
+    let response = fleet
         .gateway
         .try_chat("guide", "Are you there?")
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(
-        (gone.status, gone.json()["error"]["code"].as_str()),
+        (response.status, response.json()["error"]["code"].as_str()),
         (404, Some("model_not_found")),
         "{}",
-        gone.text
+        response.text
     );
 }
 
 #[test]
-fn two_deployments_side_by_side() {
+fn two_deployments_run_side_by_side() {
     let Some((mut fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
     kubectl.apply(SECOND).ok();
     fleet.wait_for_ready(&kubectl, "second");
-    let models = fleet.gateway.get("/v1/models").expect("an answer").json();
+    let models = fleet.gateway.get("/v1/models").expect("a response").json();
     let names: Vec<&str> = models["data"]
         .as_array()
         .expect("a list")
@@ -197,15 +196,15 @@ fn two_deployments_side_by_side() {
 
     // Each keeps its own context limit.
     let long = "word ".repeat(600);
-    let refused = fleet.gateway.try_chat("other-name", &long).expect("an answer");
+    let rejected = fleet.gateway.try_chat("other-name", &long).expect("a response");
     assert_eq!(
-        (refused.status, refused.json()["error"]["code"].as_str()),
+        (rejected.status, rejected.json()["error"]["code"].as_str()),
         (400, Some("context_length_exceeded")),
         "{}",
-        refused.text
+        rejected.text
     );
 
-    // One goes, the other stays.
+    // Deleting one deployment does not affect the other one.
     let kept = kubectl
         .json("mrep -l rooflet.dev/deployment=second")
         .expect("a list")["items"][0]["metadata"]["uid"]
@@ -219,7 +218,7 @@ fn two_deployments_side_by_side() {
         kept
     );
 
-    // Ctrl-C leaves no process behind, and the next start finds everything as it was.
+    // Ctrl-C stops every process, and the next start restores the state.
     let pids = descendants(fleet.up.pid());
     assert!(pids.len() >= 3, "server, agent and worker: {pids:?}");
     fleet.restart();
@@ -240,12 +239,12 @@ fn two_deployments_side_by_side() {
 }
 
 #[test]
-fn a_changed_template_rolls_out_and_back() {
+fn changed_template_is_rolled_out() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(SECOND).ok();
     fleet.wait_for_ready(&kubectl, "second");
-    let first = kubectl.json("mdep second").expect("there")["status"]["currentRevision"].clone();
+    let first = kubectl.json("mdep second").expect("the deployment")["status"]["currentRevision"].clone();
 
     kubectl.apply(&SECOND.replace("256", "128")).ok();
     eventually("the new revision to serve", || {
@@ -257,7 +256,7 @@ fn a_changed_template_rolls_out_and_back() {
             && status["replicas"] == 1;
         if done { Ok(()) } else { Err(status.to_string()) }
     });
-    // The old one is there until its worker is gone.
+    // The old replica's object remains until its worker has exited.
     let replica = eventually("the old replica to be gone", || {
         let listed = kubectl.json("mrep -l rooflet.dev/deployment=second")?;
         match listed["items"].as_array().map(Vec::as_slice) {
@@ -273,7 +272,7 @@ fn a_changed_template_rolls_out_and_back() {
         Some(2)
     );
 
-    // A change of objectives restarts nothing.
+    // A change of objectives restarts no worker.
     let worker = eventually("the old worker to be gone", || match fleet.processes("worker") {
         workers if workers.len() == 1 => Ok(workers),
         workers => Err(format!("{workers:?}")),
@@ -297,7 +296,7 @@ fn a_changed_template_rolls_out_and_back() {
 }
 
 #[test]
-fn logs_show_what_the_worker_said() {
+fn logs_prints_the_log_of_the_worker() {
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(SECOND).ok();
@@ -308,7 +307,7 @@ fn logs_show_what_the_worker_said() {
         .args(["logs", &format!("mrep/{name}")])
         .env("KUBECONFIG", fleet.kubeconfig())
         .output()
-        .expect("it starts");
+        .expect("the binary starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && !text.trim().is_empty(),

@@ -1,5 +1,5 @@
-//! An API server and an agent of which one knows more than the other: what a newer version wrote survives, and what
-//! cannot be read or written takes nothing along.
+//! Version skew between the API server and the agent. Fields of a newer version survive, and a
+//! field that cannot be read or written affects nothing else.
 
 use crate::harness::{Cluster, eventually, kill_9};
 
@@ -12,8 +12,8 @@ spec:
   serving: {contextTokens: 256, maxConcurrency: 1}
 ";
 
-/// Adds to the schema of a kind what only a newer version knows.
-fn extend(cluster: &Cluster, kind: &str, path: &str, value: &str) {
+/// Adds a property or an enumeration value of a newer version to the schema of a kind.
+fn add_to_schema(cluster: &Cluster, kind: &str, path: &str, value: &str) {
     let patch = format!(
         r#"[{{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/{path}","value":{value}}}]"#
     );
@@ -25,7 +25,7 @@ fn extend(cluster: &Cluster, kind: &str, path: &str, value: &str) {
 fn patch(cluster: &Cluster, object: &str, more: &str, patch: &str) {
     let mut args = vec!["patch", object, "--type=merge", "-p", patch];
     args.extend(more.split_whitespace());
-    // The schema is taken up a moment after it was changed.
+    // The API server applies a changed schema after a moment.
     eventually("the newer schema", || {
         let output = cluster.kubectl.run_with(&args, "");
         if output.success && !output.stderr.contains("unknown field") {
@@ -37,7 +37,7 @@ fn patch(cluster: &Cluster, object: &str, more: &str, patch: &str) {
 }
 
 #[test]
-fn an_agent_gets_along_with_a_newer_server() {
+fn agent_works_with_a_newer_server() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
@@ -54,8 +54,9 @@ fn an_agent_gets_along_with_a_newer_server() {
     let workers = cluster.workers("node-1");
     assert_eq!(workers.len(), 1);
 
-    // A field in the status that it writes, and a value in the spec that it cannot read.
-    extend(
+    // An unknown field in the status that the agent writes, and an unknown value in the spec that
+    // the agent reads.
+    add_to_schema(
         &cluster,
         "fleetnodes",
         "status/properties/tomorrow",
@@ -68,7 +69,7 @@ fn an_agent_gets_along_with_a_newer_server() {
         r#"{"status":{"tomorrow":"known"}}"#,
     );
     let strategy = "spec/properties/placement/properties/strategy/enum/-";
-    extend(&cluster, "modelreplicas", strategy, r#""Tomorrow""#);
+    add_to_schema(&cluster, "modelreplicas", strategy, r#""Tomorrow""#);
     let replica = kubectl.json("mrep").expect("a list")["items"][0]["metadata"]["name"].clone();
     let replica = format!("mrep/{}", replica.as_str().expect("a name"));
     patch(
@@ -78,7 +79,7 @@ fn an_agent_gets_along_with_a_newer_server() {
         r#"{"spec":{"placement":{"strategy":"Tomorrow"}}}"#,
     );
 
-    // Others come as ever, and the node's status is written beside what is not known.
+    // Other replicas start as usual, and the agent's status updates keep the unknown field.
     kubectl.apply(&GUIDE.replace("NAME", "second")).ok();
     wait_for("mdep/second");
     eventually("the node's status", || {
@@ -91,7 +92,7 @@ fn an_agent_gets_along_with_a_newer_server() {
     });
     assert!(cluster.workers("node-1").contains(&workers[0]));
 
-    // Not even an agent that starts now takes it for deleted.
+    // An agent that starts now does not treat the unreadable replica as deleted.
     kill_9(agent.pid());
     agent.wait();
     let _agent = cluster.agent("node-1", &[]);
@@ -101,8 +102,9 @@ fn an_agent_gets_along_with_a_newer_server() {
     assert!(!cluster.gateway.chat("first", "What is rooflet?").is_empty());
 }
 
-/// Takes from the schema of a kind what an older version does not know: at each place a field, or a value of an enumeration.
-fn forget(cluster: &Cluster, kind: &str, places: &[(&str, &str)]) {
+/// Removes properties or enumeration values, which an older version does not have, from the schema
+/// of a kind.
+fn remove_from_schema(cluster: &Cluster, kind: &str, places: &[(&str, &str)]) {
     let crd = format!("crd/{kind}.rooflet.dev");
     let found = cluster.kubectl.json(&crd).expect("the definition");
     let root = "/spec/versions/0/schema/openAPIV3Schema/properties";
@@ -126,20 +128,20 @@ fn forget(cluster: &Cluster, kind: &str, places: &[(&str, &str)]) {
     cluster.kubectl.run_with(&args, "").ok();
 }
 
-/// An agent that knows more than the API server: what it says is pruned or refused, and it serves all the same.
+/// The API server prunes or rejects fields of the newer agent, which serves nevertheless.
 #[test]
-fn an_agent_gets_along_with_an_older_server() {
+fn agent_works_with_an_older_server() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
     let kubectl = &cluster.kubectl;
     let status = "status/properties";
-    forget(
+    remove_from_schema(
         &cluster,
         "fleetnodes",
         &[(status, "summary"), (status, "dataSheet")],
     );
-    forget(
+    remove_from_schema(
         &cluster,
         "modelreplicas",
         &[
@@ -165,7 +167,7 @@ fn an_agent_gets_along_with_an_older_server() {
     assert!(replica["status"]["requests"].is_null(), "{replica}");
     assert!(!cluster.gateway.chat("first", "What is rooflet?").is_empty());
 
-    // What is pruned again and again is no news: neither object is written while the agent is heard of.
+    // A pruned field is not a change: the agent renews its lease and writes neither object.
     let replica = format!("mrep/{}", replica["metadata"]["name"].as_str().expect("a name"));
     let of = |what: &str, pointer: &str| -> Result<serde_json::Value, String> {
         let found = kubectl.json(what)?;
@@ -176,10 +178,10 @@ fn an_agent_gets_along_with_an_older_server() {
         Ok((of("mac/node-1", version)?, of(&replica, version)?))
     };
     let renewed = || of("lease/fleetnode-node-1 -n kube-node-lease", "/spec/renewTime");
-    eventually("both staying as they are", || {
-        let (before, heard) = (versions()?, renewed()?);
-        eventually("another sign of life", || match renewed()? {
-            again if again != heard => Ok(()),
+    eventually("unchanged objects during a lease renewal", || {
+        let (before, renewed_at) = (versions()?, renewed()?);
+        eventually("a lease renewal", || match renewed()? {
+            again if again != renewed_at => Ok(()),
             same => Err(same.to_string()),
         });
         match versions()? {
@@ -188,7 +190,7 @@ fn an_agent_gets_along_with_an_older_server() {
         }
     });
 
-    // Its worker is taken over by the next agent, and goes when it is told to.
+    // The next agent adopts the worker, and stops it when its replica is deleted.
     let workers = cluster.workers("node-1");
     kill_9(agent.pid());
     agent.wait();
@@ -203,9 +205,9 @@ fn an_agent_gets_along_with_an_older_server() {
     });
 }
 
-/// A control plane that is upgraded last is told to be, by the word of an agent that is further ahead than was ever tried.
+/// The condition asks for an upgrade of the control plane if an agent is newer than supported.
 #[test]
-fn an_agent_that_is_too_new_is_told_and_taken_back_when_it_is_not() {
+fn version_skew_condition_follows_the_agent_version() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
@@ -213,20 +215,20 @@ fn an_agent_that_is_too_new_is_told_and_taken_back_when_it_is_not() {
     kubectl
         .apply("apiVersion: rooflet.dev/v1alpha1\nkind: FleetNode\nmetadata: {name: ahead}\nspec: {}")
         .ok();
-    let says = |version: &str| {
+    let set_version = |version: &str| {
         let status = serde_json::json!({"status": {"nodeInfo": {"agentVersion": version}}});
         patch(&cluster, "mac/ahead", "--subresource=status", &status.to_string());
     };
-    says("99.1.0");
-    let told = kubectl.wait_for_condition("mac ahead", "VersionSkew", "True");
-    assert_eq!(told["reason"], "AgentTooNew");
-    let message = told["message"].as_str().unwrap_or_default();
+    set_version("99.1.0");
+    let reported = kubectl.wait_for_condition("mac ahead", "VersionSkew", "True");
+    assert_eq!(reported["reason"], "AgentTooNew");
+    let message = reported["message"].as_str().unwrap_or_default();
     assert!(
         message.starts_with("the agent is version 99.1.0 and the control plane ")
             && message.ends_with("upgrade the control plane"),
         "{message}"
     );
-    says(env!("CARGO_PKG_VERSION"));
-    let told = kubectl.wait_for_condition("mac ahead", "VersionSkew", "False");
-    assert_eq!(told["reason"], "VersionsMatch");
+    set_version(env!("CARGO_PKG_VERSION"));
+    let reported = kubectl.wait_for_condition("mac ahead", "VersionSkew", "False");
+    assert_eq!(reported["reason"], "VersionsMatch");
 }

@@ -1,8 +1,9 @@
-//! A node that is lost while streams run: by a kill -9 of all it runs, and by a cut cable. Only streams that it was
-//! answering may fail; every other request is answered by the other node.
+//! Loss of a node under load: all its processes are killed, or its network is cut.
+//!
+//! Only streams that the lost node was serving may fail. The other node answers all other requests.
 #![expect(
     clippy::disallowed_methods,
-    reason = "when a request began is the real clock's"
+    reason = "requests are compared with the loss on the real clock"
 )]
 
 use std::collections::BTreeMap;
@@ -15,10 +16,10 @@ use serde_json::json;
 use crate::harness::{Cluster, Http, Netns, Process, eventually, kill_9, not_run};
 
 const CLIENTS: usize = 4;
-/// Answers after the loss that have to come without a failure.
+/// Number of requests after the loss that must succeed.
 const ANSWERS_AFTER: usize = 3 * CLIENTS;
 
-const TWO: &str = "
+const TWO_REPLICAS: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata: {name: guide}
@@ -26,25 +27,25 @@ spec:
   replicas: 2
   model: {source: 'local://guide'}
   serving: {contextTokens: 512}
-  # A machine that builds and tests may be short of memory.
+  # The test machine may report memory pressure.
   placement: {strategy: Spread, tolerations: [{operator: Exists}]}
 ";
 
-/// One request and what became of it.
+/// Request and its outcome.
 #[derive(Debug)]
-struct Asked {
+struct RequestRecord {
     began: Instant,
-    /// Who began to answer.
+    /// Replica that started to answer.
     replica: Option<String>,
     failure: Option<String>,
 }
 
-/// Clients that stream long answers all the time, and what they saw.
+/// Clients that continuously stream long answers, and their requests.
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
-    asked: Mutex<Vec<Asked>>,
-    /// Who answers each client now.
+    requests: Mutex<Vec<RequestRecord>>,
+    /// Replica that is answering, by client.
     open: Mutex<BTreeMap<usize, String>>,
 }
 
@@ -61,33 +62,40 @@ impl Load {
         while !self.stop.load(Ordering::SeqCst) {
             let began = Instant::now();
             let mut replica = None;
-            let outcome = gateway.post_hearing("/v1/chat/completions", &body, |status, headers| {
+            let outcome = gateway.post_with_head("/v1/chat/completions", &body, |status, headers| {
                 if status == 200 {
                     let name = headers["x-rooflet-replica"].to_str().expect("a name").to_owned();
-                    self.open.lock().expect("ok").insert(client, name.clone());
+                    self.open
+                        .lock()
+                        .expect("no panic under the lock")
+                        .insert(client, name.clone());
                     replica = Some(name);
                 }
             });
-            self.open.lock().expect("ok").remove(&client);
+            self.open.lock().expect("no panic under the lock").remove(&client);
             let failure = match outcome {
                 Ok(answer) if answer.status != 200 => Some(answer.text),
                 Ok(answer) if answer.events().last().map(String::as_str) != Some("[DONE]") => {
-                    Some(format!("without its end: …{:?}", answer.events().last()))
+                    Some(format!("no [DONE] at the end: …{:?}", answer.events().last()))
                 }
                 Ok(_) => None,
                 Err(err) => Some(err),
             };
-            self.asked.lock().expect("ok").push(Asked {
-                began,
-                replica,
-                failure,
-            });
+            self.requests
+                .lock()
+                .expect("no panic under the lock")
+                .push(RequestRecord {
+                    began,
+                    replica,
+                    failure,
+                });
         }
     }
 }
 
-/// Lets clients stream, loses the node `lost` with `lose` while one of them is answered there, and looks at every answer.
-fn lose_a_node(cluster: &Cluster, lost: &str, lose: impl FnOnce()) {
+/// Runs clients, causes the loss of the node `lost` with `lose` while a stream runs there, and
+/// checks the outcome of every request.
+fn check_node_loss(cluster: &Cluster, lost: &str, lose: impl FnOnce()) {
     let kubectl = &cluster.kubectl;
     for node in ["node-1", "node-2"] {
         eventually("a node", || kubectl.json(&format!("mac {node}")));
@@ -95,36 +103,36 @@ fn lose_a_node(cluster: &Cluster, lost: &str, lose: impl FnOnce()) {
             .run(&format!("wait --for=condition=Ready mac/{node} --timeout=120s"))
             .ok();
     }
-    kubectl.apply(TWO).ok();
+    kubectl.apply(TWO_REPLICAS).ok();
     kubectl
         .run("wait --for=condition=Ready mdep/guide --timeout=120s")
         .ok();
     let replicas = kubectl.json("mrep").expect("a list")["items"].clone();
     let on_lost = |replica: &&serde_json::Value| replica["spec"]["nodeName"] == lost;
-    let doomed: Vec<_> = replicas
+    let lost_replica: Vec<_> = replicas
         .as_array()
         .into_iter()
         .flatten()
         .filter(on_lost)
         .collect();
-    assert_eq!(doomed.len(), 1, "one on each node: {replicas:#}");
-    let doomed = format!(
+    assert_eq!(lost_replica.len(), 1, "one on each node: {replicas:#}");
+    let lost_replica = format!(
         "default/{}",
-        doomed[0]["metadata"]["name"].as_str().expect("a name")
+        lost_replica[0]["metadata"]["name"].as_str().expect("a name")
     );
 
     let load = Load::default();
     let lost_at = std::thread::scope(|scope| {
         for client in 0..CLIENTS {
-            let (load, gateway) = (&load, cluster.gateway.another());
+            let (load, gateway) = (&load, cluster.gateway.duplicate());
             scope.spawn(move || load.run(client, &gateway));
         }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually("streams on both nodes", || {
-                let open = load.open.lock().expect("ok").clone();
-                let is_doomed = |name: &&String| **name == doomed;
-                let there = open.values().filter(is_doomed).count();
-                if there > 0 && there < open.len() {
+                let open = load.open.lock().expect("no panic under the lock").clone();
+                let is_lost = |name: &&String| **name == lost_replica;
+                let on_lost = open.values().filter(is_lost).count();
+                if on_lost > 0 && on_lost < open.len() {
                     Ok(())
                 } else {
                     Err(format!("{open:?}"))
@@ -133,8 +141,8 @@ fn lose_a_node(cluster: &Cluster, lost: &str, lose: impl FnOnce()) {
             lose();
             let lost_at = Instant::now();
             eventually("answers after the loss", || {
-                let asked = load.asked.lock().expect("ok");
-                let after = asked.iter().filter(|one| one.began > lost_at).count();
+                let requests = load.requests.lock().expect("no panic under the lock");
+                let after = requests.iter().filter(|one| one.began > lost_at).count();
                 if after >= ANSWERS_AFTER {
                     Ok(())
                 } else {
@@ -143,39 +151,37 @@ fn lose_a_node(cluster: &Cluster, lost: &str, lose: impl FnOnce()) {
             });
             lost_at
         }));
-        // Also after a panic: the clients would go on for ever.
+        // Also after a panic, because the clients would not stop otherwise.
         load.stop.store(true, Ordering::SeqCst);
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let asked = load.asked.into_inner().expect("ok");
-    let failed: Vec<_> = asked.iter().filter(|one| one.failure.is_some()).collect();
-    let excused = |one: &&&Asked| one.began <= lost_at && one.replica.as_ref() == Some(&doomed);
-    let others: Vec<_> = failed.iter().filter(|one| !excused(one)).collect();
+    let requests = load.requests.into_inner().expect("no panic under the lock");
+    let failed: Vec<_> = requests.iter().filter(|one| one.failure.is_some()).collect();
+    let is_expected =
+        |one: &&&RequestRecord| one.began <= lost_at && one.replica.as_ref() == Some(&lost_replica);
+    let unexpected: Vec<_> = failed.iter().filter(|one| !is_expected(one)).collect();
     assert!(
-        others.is_empty(),
-        "{} of {} failed without a reason: {others:#?}",
-        others.len(),
-        asked.len()
+        unexpected.is_empty(),
+        "{} of {} requests failed unexpectedly: {unexpected:#?}",
+        unexpected.len(),
+        requests.len()
     );
-    assert!(
-        !failed.is_empty(),
-        "the streams that ran there cannot have come to their end"
-    );
+    assert!(!failed.is_empty(), "the lost node's streams must fail");
     assert!(
         failed.len() <= CLIENTS,
-        "no more than the streams that were open: {failed:#?}"
+        "more failures than open streams: {failed:#?}"
     );
 }
 
 #[test]
-fn a_killed_node_takes_only_its_own_open_streams_along() {
+fn killed_node_breaks_only_its_open_streams() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
     let _stays = cluster.agent("node-1", &[]);
     let agent = cluster.agent("node-2", &[]);
-    lose_a_node(&cluster, "node-2", || {
-        // The agent first: it would start its worker again.
+    check_node_loss(&cluster, "node-2", || {
+        // The agent is killed first, because it would restart its worker.
         kill_9(agent.pid());
         for worker in cluster.workers("node-2") {
             kill_9(worker);
@@ -184,14 +190,18 @@ fn a_killed_node_takes_only_its_own_open_streams_along() {
 }
 
 #[test]
-fn a_cut_cable_takes_only_the_streams_behind_it_along() {
+fn disconnected_node_breaks_only_its_open_streams() {
     let netns = match Netns::new() {
         Ok(netns) => netns,
-        Err(why) => return not_run(&format!("Linux and the right to make a network namespace: {why}")),
+        Err(err) => {
+            return not_run(&format!(
+                "Linux and the right to create a network namespace: {err}"
+            ));
+        }
     };
     let started = Cluster::with(&[], |args, log| {
         let listens = |arg: &String| match arg.strip_prefix("--listen=127.0.0.1:") {
-            Some(port) => format!("--listen={}:{port}", netns.here()),
+            Some(port) => format!("--listen={}:{port}", netns.outer_address()),
             None => arg.clone(),
         };
         let args: Vec<_> = args.iter().map(listens).collect();
@@ -199,7 +209,7 @@ fn a_cut_cable_takes_only_the_streams_behind_it_along() {
     });
     let Some(cluster) = started else { return };
     let _stays = cluster.agent("node-1", &[]);
-    let listen = [format!("--listen={}:0", netns.there())];
+    let listen = [format!("--listen={}:0", netns.inner_address())];
     let _cut_off = cluster.agent_with("node-2", &listen, |args, log| netns.start(args, log));
-    lose_a_node(&cluster, "node-2", || netns.cut());
+    check_node_loss(&cluster, "node-2", || netns.cut());
 }

@@ -1,8 +1,8 @@
-//! A node that says nothing for a while, as a Mac that fell asleep: its replicas are replaced, and it comes back
-//! without a copy too many.
+//! A node that sends no status for a while, as a sleeping Mac does. Its replicas are replaced, and
+//! surplus copies are removed when the node returns.
 #![expect(
     clippy::disallowed_methods,
-    reason = "how long a node may be silent is the real clock's"
+    reason = "the node's grace period is measured on the real clock"
 )]
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::harness::{Cluster, eventually, repository};
 
 #[test]
-fn a_silent_node_is_replaced_and_comes_back() {
+fn replicas_of_a_silent_node_are_replaced_and_removed_on_its_return() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
@@ -35,15 +35,15 @@ fn a_silent_node_is_replaced_and_comes_back() {
         .run("wait --for=condition=Ready mdep/guide --timeout=120s")
         .ok();
     let first = kubectl.json("mrep").expect("a list")["items"][0].clone();
-    let home = first["spec"]["nodeName"].as_str().expect("bound").to_owned();
+    let first_node = first["spec"]["nodeName"].as_str().expect("bound").to_owned();
     let (silent, agent) = agents
         .iter()
-        .find(|(node, _)| **node == home)
-        .expect("one of ours");
+        .find(|(node, _)| **node == first_node)
+        .expect("one of the two nodes");
     let (other, _) = agents
         .iter()
-        .find(|(node, _)| **node != home)
-        .expect("one of ours");
+        .find(|(node, _)| **node != first_node)
+        .expect("one of the two nodes");
     let worker = cluster.workers(silent);
     assert_eq!(worker.len(), 1);
 
@@ -63,13 +63,13 @@ fn a_silent_node_is_replaced_and_comes_back() {
             .ok_or_else(|| found.to_string())
     };
     let is = |object: &str, kind: &str, status: &str, reason: &str| match condition(object, kind)? {
-        (is, why) if is == status && why == reason => Ok(()),
+        found if found == (status.to_owned(), reason.to_owned()) => Ok(()),
         other => Err(format!("{other:?}")),
     };
-    eventually("the node being known as silent", || {
+    eventually("the node with an unknown status", || {
         is(&format!("mac {silent}"), "Ready", "Unknown", "NodeStatusUnknown")
     });
-    // The last renewal was up to ten seconds before the pause.
+    // The agent renewed its lease up to ten seconds before the pause.
     let took = since.elapsed();
     assert!(
         (Duration::from_secs(28)..Duration::from_secs(60)).contains(&took),
@@ -80,14 +80,14 @@ fn a_silent_node_is_replaced_and_comes_back() {
         is(&format!("mrep {name}"), "Ready", "False", "NodeNotReady")
     });
 
-    eventually("a replacement that serves", || {
+    eventually("an answer of the replacement", || {
         match cluster.gateway.try_chat("guide", "What is rooflet?")? {
             answer if answer.status == 200 => Ok(()),
             answer => Err(answer.text),
         }
     });
     assert_eq!(cluster.workers(other).len(), 1);
-    // Nobody can know whether the old one still runs, so its memory stays taken and its object stays.
+    // The old worker may still run, so its object and its memory reservation stay.
     assert_eq!(cluster.workers(silent), worker);
     let listed = kubectl.json("mrep").expect("a list")["items"].clone();
     assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed:#}");
@@ -108,6 +108,6 @@ fn a_silent_node_is_replaced_and_comes_back() {
     kubectl
         .run("wait --for=condition=Ready mdep/guide --timeout=60s")
         .ok();
-    assert_eq!(cluster.workers(other).len(), 1, "no copy too many");
+    assert_eq!(cluster.workers(other).len(), 1, "the replacement still runs");
     assert!(!cluster.gateway.chat("guide", "What is rooflet?").is_empty());
 }
