@@ -46,9 +46,14 @@ const OTHER_WORDS: &[&str] = &[
     // Column heads.
     "Nodes",
     "Price",
-    // Names of types and of an error of macOS.
+    // Name of a type.
     "HubAccess",
+    // Parts of errors of macOS.
+    "Hang",
+    "ImpactingInteractivity",
+    "InnocentVictim",
     "SubmissionsIgnored",
+    "Timeout",
     // Error codes of the hub.
     "GatedRepo",
     "RepoNotFound",

@@ -191,7 +191,7 @@ fn format_in_the_model_name_need_not_be_repeated() {
             .map_or("", |(_, message)| message.as_str())
     };
     assert!(
-        remark(3).contains("column `quant` is empty; `Tiny-4bit` says 4bit"),
+        remark(3).contains("column `quant` is empty; the name `Tiny-4bit` contains 4bit"),
         "{}",
         remark(3)
     );
