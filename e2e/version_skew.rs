@@ -224,7 +224,7 @@ fn version_skew_condition_follows_the_agent_version() {
     assert_eq!(reported["reason"], "AgentTooNew");
     let message = reported["message"].as_str().unwrap_or_default();
     assert!(
-        message.starts_with("the agent is version 99.1.0 and the control plane ")
+        message.starts_with("the agent has version 99.1.0 and the control plane ")
             && message.ends_with("upgrade the control plane"),
         "{message}"
     );
