@@ -1,4 +1,4 @@
-"""anthropic-sdk-python against a gateway: what its users do, with what it parses and raises."""
+"""anthropic-sdk-python against a gateway: common calls, parsed results and raised errors."""
 
 import os
 
@@ -20,7 +20,7 @@ WEATHER = {
 }
 
 
-# The SDK no longer has it among its arguments; the API does.
+# The API supports `temperature`, but the SDK no longer has an argument for it.
 GREEDY = {"extra_body": {"temperature": 0}}
 
 
@@ -50,23 +50,23 @@ def streams_the_same_text():
 
 
 @check
-def counts_what_is_asked():
+def counts_the_tokens_of_a_prompt():
     count = client.messages.count_tokens(model=MODEL, messages=QUESTIONS).input_tokens
     usage = ask().usage
     assert count == usage.input_tokens + usage.cache_read_input_tokens > 0
 
 
 @check
-def stops_where_it_is_told():
+def stops_at_a_stop_sequence():
     whole = text(ask(max_tokens=24))
     word = whole.split()[2]
-    cut = ask(max_tokens=24, stop_sequences=["never said", word])
+    cut = ask(max_tokens=24, stop_sequences=["never generated", word])
     assert text(cut) == whole[: whole.index(word)]
     assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", word)
 
 
 @check
-def goes_on_with_an_answer():
+def continues_an_assistant_message():
     whole = text(ask())
     begun = whole[:5].rstrip()
     more = ask(messages=[*QUESTIONS, {"role": "assistant", "content": begun}])
@@ -77,7 +77,7 @@ def goes_on_with_an_answer():
 
 
 @check
-def calls_a_tool_and_is_told_its_result():
+def calls_a_tool_and_accepts_its_result():
     options = {"tools": [WEATHER], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "max_tokens": 200}
     answer = ask(**options)
     assert answer.stop_reason == "tool_use"
@@ -93,7 +93,7 @@ def calls_a_tool_and_is_told_its_result():
 
 
 @check
-def raises_what_the_user_can_act_on():
+def raises_specific_errors():
     for wrong, error in [
         (lambda: ask(max_tokens=0), anthropic.BadRequestError),
         (lambda: client.messages.create(model="nobody", max_tokens=1, messages=QUESTIONS), anthropic.NotFoundError),

@@ -1,4 +1,4 @@
-"""huggingface_hub against the tests' own hub of models: the client says whether that is one."""
+"""huggingface_hub against the tests' own hub, to verify that the hub behaves like Hugging Face's."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ from setting import check
 SOURCE = pathlib.Path(os.environ["MODEL_DIRECTORY"])
 COMMIT = os.environ["MODEL_COMMIT"]
 
-# Of what arrives before a connection breaks the client keeps whole chunks.
+# When a connection breaks, the client keeps only complete chunks.
 constants.DOWNLOAD_CHUNK_SIZE = 100_000
 
 
@@ -33,7 +33,7 @@ def download(model, **options):
         return directory.name, content(directory)
 
 
-def refused(status, error, model, **options):
+def expect_error(status, error, model, **options):
     try:
         download(model, **options)
     except error as raised:
@@ -43,7 +43,7 @@ def refused(status, error, model, **options):
 
 
 @check
-def is_told_of_what_a_model_consists():
+def model_info_lists_files_with_size_and_hash():
     for revision in ["main", COMMIT]:
         info = HfApi().model_info("rooflet/open", revision=revision, files_metadata=True)
         assert info.sha == COMMIT and info.id == "rooflet/open" and not info.gated
@@ -58,29 +58,29 @@ def is_told_of_what_a_model_consists():
 
 
 @check
-def has_every_file_although_the_connection_breaks():
+def downloads_every_file_despite_a_broken_connection():
     assert download("rooflet/open") == (COMMIT, content(SOURCE))
     assert download("rooflet/open", revision=COMMIT) == (COMMIT, content(SOURCE))
 
 
 @check
-def is_refused_what_is_not_for_everybody():
-    refused(401, GatedRepoError, "rooflet/gated")
-    refused(403, GatedRepoError, "rooflet/gated", token="hf_other")
-    # Of 401 the client makes RepositoryNotFoundError only where the hub speaks https.
-    refused(401, HfHubHTTPError, "rooflet/private")
-    refused(404, RepositoryNotFoundError, "rooflet/private", token="hf_other")
+def gated_and_private_models_require_a_token():
+    expect_error(401, GatedRepoError, "rooflet/gated")
+    expect_error(403, GatedRepoError, "rooflet/gated", token="hf_other")
+    # The client maps 401 to RepositoryNotFoundError only over HTTPS.
+    expect_error(401, HfHubHTTPError, "rooflet/private")
+    expect_error(404, RepositoryNotFoundError, "rooflet/private", token="hf_other")
     for model in ["rooflet/gated", "rooflet/private"]:
         assert download(model, token="hf_secret") == (COMMIT, content(SOURCE))
 
 
 @check
-def is_told_what_there_is_not():
-    refused(401, HfHubHTTPError, "rooflet/none")
-    refused(404, RepositoryNotFoundError, "rooflet/none", token="hf_other")
-    refused(404, RevisionNotFoundError, "rooflet/open", revision="v2")
+def missing_models_revisions_and_files_are_errors():
+    expect_error(401, HfHubHTTPError, "rooflet/none")
+    expect_error(404, RepositoryNotFoundError, "rooflet/none", token="hf_other")
+    expect_error(404, RevisionNotFoundError, "rooflet/open", revision="v2")
     try:
         HfApi().hf_hub_download("rooflet/open", "none.json")
     except EntryNotFoundError:
         return
-    raise AssertionError("a file that is not there")
+    raise AssertionError("no EntryNotFoundError for a missing file")

@@ -12,7 +12,7 @@ chat = ChatOpenAI(
 
 
 @check
-def answers_whole():
+def returns_a_whole_answer():
     answer = chat.invoke(QUESTION)
     assert answer.content
     assert answer.usage_metadata["output_tokens"] == 12
@@ -32,7 +32,7 @@ class Weather(BaseModel):
 
 
 @check
-def answers_in_a_given_shape():
+def returns_structured_output():
     wide = chat.model_copy(update={"max_tokens": 200})
     for method in ("json_schema", "function_calling"):
         answer = wide.with_structured_output(Weather, method=method).invoke(QUESTION)

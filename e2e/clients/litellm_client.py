@@ -14,7 +14,7 @@ ASK = {
 
 
 @check
-def answers_whole():
+def returns_a_whole_answer():
     answer = litellm.completion(temperature=0, **ASK)
     assert answer.choices[0].message.content
     assert answer.usage.completion_tokens == 12

@@ -22,7 +22,7 @@ async function check(name, body) {
   console.log(`ok: ${name}`);
 }
 
-await check("answers whole", async () => {
+await check("returns a whole answer", async () => {
   const answer = await client.chat.completions.create(question);
   assert.ok(answer.choices[0].message.content);
   assert.equal(answer.usage.completion_tokens, 12);
@@ -37,7 +37,7 @@ await check("streams the same text", async () => {
   assert.equal(text, whole.choices[0].message.content);
 });
 
-await check("aborts in the middle", async () => {
+await check("aborts a stream", async () => {
   const stream = await client.chat.completions.create({ ...question, max_tokens: 2000, stream: true });
   for await (const chunk of stream) {
     if (chunk.choices[0].delta.content) {
@@ -49,7 +49,7 @@ await check("aborts in the middle", async () => {
   assert.equal(after.usage.completion_tokens, 1);
 });
 
-await check("raises what the user can act on", async () => {
+await check("raises specific errors", async () => {
   await assert.rejects(client.chat.completions.create({ ...question, model: "nobody" }), OpenAI.NotFoundError);
   await assert.rejects(client.chat.completions.create({ ...question, max_tokens: 0 }), OpenAI.BadRequestError);
 });

@@ -1,4 +1,4 @@
-"""openai-python against a gateway: what its users do, with what it parses and raises."""
+"""openai-python against a gateway: common calls, parsed results and raised errors."""
 
 import json
 from typing import Literal, Optional
@@ -23,7 +23,7 @@ def lists_the_model():
 
 
 @check
-def answers_whole():
+def returns_a_whole_answer():
     answer = ask(max_completion_tokens=12)
     assert answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "length"
@@ -54,7 +54,7 @@ def scores_a_prompt():
 
 
 @check
-def leaves_a_stream():
+def closes_a_stream_early():
     with ask(stream=True) as stream:
         for chunk in stream:
             if chunk.choices[0].delta.content:
@@ -63,7 +63,7 @@ def leaves_a_stream():
 
 
 @check
-def stops_where_it_is_told():
+def stops_at_a_stop_string():
     whole = ask(max_tokens=24).choices[0].message.content
     word = whole.split()[2]
     cut = ask(max_tokens=24, stop=word)
@@ -72,18 +72,18 @@ def stops_where_it_is_told():
 
 
 @check
-def chooses_several_answers():
+def returns_several_choices():
     answer = ask(max_tokens=4, n=2)
     assert [choice.index for choice in answer.choices] == [0, 1]
-    assert answer.choices[0].message.content == answer.choices[1].message.content, "greedy"
+    assert answer.choices[0].message.content == answer.choices[1].message.content, "greedy choices are equal"
 
 
 @check
-def tells_logprobs():
+def returns_logprobs():
     tokens = ask(max_tokens=4, logprobs=True, top_logprobs=2).choices[0].logprobs.content
     assert len(tokens) == 4
     for token in tokens:
-        assert token.top_logprobs[0].logprob == token.logprob <= 0, "greedy takes the likeliest"
+        assert token.top_logprobs[0].logprob == token.logprob <= 0, "greedy decoding selects the most probable token"
         assert bytes(token.bytes).decode(errors="replace") == token.token
 
 
@@ -102,11 +102,11 @@ def bans_a_token():
 def embeds():
     same, again, other = client.embeddings.create(model=MODEL, input=["a Mac", "a Mac", "no Mac"]).data
     assert same.embedding == again.embedding != other.embedding
-    assert abs(sum(x * x for x in same.embedding) - 1) < 1e-4, "of unit length"
+    assert abs(sum(x * x for x in same.embedding) - 1) < 1e-4, "embeddings have unit length"
 
 
 @check
-def raises_what_the_user_can_act_on():
+def raises_specific_errors():
     for wrong, error in [
         (lambda: ask(max_tokens=0), openai.BadRequestError),
         (lambda: client.chat.completions.create(model="nobody", messages=QUESTIONS), openai.NotFoundError),
@@ -141,7 +141,7 @@ WEATHER = {
 
 
 @check
-def calls_a_tool_and_is_told_its_result():
+def calls_a_tool_and_accepts_its_result():
     answer = ask(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False).choices[0]
     assert answer.finish_reason == "tool_calls" and answer.message.content is None
     [call] = answer.message.tool_calls
@@ -173,7 +173,7 @@ class Verdict(BaseModel):
 
 
 @check
-def answers_in_a_given_shape():
+def returns_structured_output():
     answer = client.chat.completions.parse(model=MODEL, messages=QUESTIONS, temperature=0, response_format=Verdict)
     verdict = answer.choices[0].message.parsed
     assert isinstance(verdict, Verdict) and 1 <= len(verdict.chips) <= 2
@@ -204,7 +204,7 @@ def streams_the_same_response():
 
 
 @check
-def responds_with_a_call_and_is_told_its_result():
+def responds_with_a_call_and_accepts_its_result():
     options = {"model": MODEL, "temperature": 0, "tools": [FLAT_WEATHER]}
     required = {"tool_choice": "required", "parallel_tool_calls": False}
     response = client.responses.create(input=QUESTIONS, **required, **options)
@@ -221,13 +221,13 @@ def responds_with_a_call_and_is_told_its_result():
 
 
 @check
-def responds_in_a_given_shape():
+def responds_with_structured_output():
     response = client.responses.parse(model=MODEL, input=QUESTION, temperature=0, text_format=Verdict)
     assert isinstance(response.output_parsed, Verdict) and response.status == "completed"
 
 
 @check
-def keeps_responses():
+def stores_and_deletes_responses():
     first = client.responses.create(model=MODEL, input=QUESTION, temperature=0, max_output_tokens=4)
     assert client.responses.retrieve(first.id).output_text == first.output_text
     more = dict(model=MODEL, input="And?", temperature=0, max_output_tokens=4)

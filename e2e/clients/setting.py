@@ -1,4 +1,4 @@
-"""What all clients share: where the gateway is, and how a check is run and told."""
+"""Shared settings of all clients: the gateway's address, and the decorator that runs a check."""
 
 import os
 import traceback
@@ -12,7 +12,7 @@ def base_url():
 
 
 def check(body):
-    """Runs a check at once; the process fails with the first that does."""
+    """Runs a check immediately. The first failure exits the process."""
     try:
         body()
     except BaseException:
