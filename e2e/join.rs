@@ -210,7 +210,10 @@ fn join_rejects_a_wrong_server_or_token() {
         &join(&cluster, &with("--ca-hash", "sha256:1"), "mini"),
         "64 hexadecimal",
     );
-    assert_rejected(&join(&cluster, &with("--token", "secret"), "mini"), "a token consists");
+    assert_rejected(
+        &join(&cluster, &with("--token", "secret"), "mini"),
+        "a token consists",
+    );
     assert_rejected(
         &join(&cluster, &with("--token", "abcdef.0123456789abcdef"), "mini"),
         "nauthorized",
