@@ -1,5 +1,5 @@
-//! What a build of rooflet needs from the machine. Every prerequisite is judged from the output of
-//! one shell line, so that tests judge recorded outputs, and all problems appear in one list.
+//! Prerequisites of a build of rooflet. Every prerequisite is evaluated from the output of one shell
+//! line, so that tests can use recorded outputs, and all problems appear in one list.
 
 use std::{path::Path, process::Command};
 
@@ -24,22 +24,22 @@ type Finding = Result<String, String>;
 
 pub(super) struct Prerequisite {
     name: &'static str,
-    /// Shell line that answers the question.
-    question: &'static str,
-    /// Judges the line's standard output. `None`: the line failed.
-    judge: fn(Option<&str>) -> Finding,
+    /// Shell line whose output is evaluated.
+    shell_line: &'static str,
+    /// Evaluates the line's standard output, or `None` if the line failed.
+    evaluate: fn(Option<&str>) -> Finding,
 }
 
 pub(super) const MACOS_BUILD: &[Prerequisite] = &[
     Prerequisite {
         name: "macOS",
-        question: "sw_vers -productVersion",
-        judge: |found| at_least(found, MACOS, "update macOS: MLX needs 14 or later"),
+        shell_line: "sw_vers -productVersion",
+        evaluate: |found| at_least(found, MACOS, "update macOS: MLX needs 14 or later"),
     },
     Prerequisite {
         name: "processor",
-        question: "sysctl -n hw.optional.arm64",
-        judge: |found| match found {
+        shell_line: "sysctl -n hw.optional.arm64",
+        evaluate: |found| match found {
             Some("1") => Ok("Apple silicon".into()),
             _ => Err(
                 "this Mac has an Intel processor, which MLX does not support; a control plane \
@@ -50,24 +50,24 @@ pub(super) const MACOS_BUILD: &[Prerequisite] = &[
     },
     Prerequisite {
         name: "Rust",
-        question: "rustc -vV",
-        judge: rust,
+        shell_line: "rustc -vV",
+        evaluate: rust,
     },
     Prerequisite {
         name: "Xcode",
-        question: "xcode-select -p",
-        judge: xcode,
+        shell_line: "xcode-select -p",
+        evaluate: xcode,
     },
     Prerequisite {
         name: "macOS SDK",
-        question: "xcrun --sdk macosx --show-sdk-version",
-        judge: sdk,
+        shell_line: "xcrun --sdk macosx --show-sdk-version",
+        evaluate: sdk,
     },
     Prerequisite {
         name: "Metal compiler",
         // `xcrun --find` is not enough: Xcode 26 contains a stub.
-        question: "xcrun -sdk macosx metal --version",
-        judge: |found| {
+        shell_line: "xcrun -sdk macosx metal --version",
+        evaluate: |found| {
             let missing = "no Metal compiler. With Xcode 26 or later, run \
                            `xcodebuild -downloadComponent MetalToolchain`; open Xcode once to accept its licence";
             first_line(found).ok_or_else(|| missing.into())
@@ -75,29 +75,29 @@ pub(super) const MACOS_BUILD: &[Prerequisite] = &[
     },
     Prerequisite {
         name: "CMake",
-        question: "cmake --version",
-        judge: |found| {
+        shell_line: "cmake --version",
+        evaluate: |found| {
             let version = found.and_then(|found| found.trim().strip_prefix("cmake version "));
             at_least(version, CMAKE, "install CMake 3.25 or later: brew install cmake")
         },
     },
     Prerequisite {
         name: "CMake's architecture",
-        question: "file -bL \"$(command -v cmake)\"",
-        judge: cmake_architecture,
+        shell_line: "file -bL \"$(command -v cmake)\"",
+        evaluate: cmake_architecture,
     },
     Prerequisite {
         name: "disk space",
-        question: "df -Pk .",
-        judge: disk,
+        shell_line: "df -Pk .",
+        evaluate: disk,
     },
 ];
 
 pub(super) const LINUX_MLX: &[Prerequisite] = &[
     Prerequisite {
         name: "glibc",
-        question: "getconf GNU_LIBC_VERSION",
-        judge: |found| {
+        shell_line: "getconf GNU_LIBC_VERSION",
+        evaluate: |found| {
             let version = found.and_then(|found| found.trim().strip_prefix("glibc "));
             at_least(
                 version,
@@ -108,58 +108,58 @@ pub(super) const LINUX_MLX: &[Prerequisite] = &[
     },
     Prerequisite {
         name: "C++ compiler",
-        question: "\"${CXX:-c++}\" --version",
-        judge: |found| {
+        shell_line: "\"${CXX:-c++}\" --version",
+        evaluate: |found| {
             let missing = "no C++ compiler: apt install g++ (or set CXX)";
             first_line(found).ok_or_else(|| missing.into())
         },
     },
     Prerequisite {
         name: "ar",
-        question: "ar --version",
-        judge: |found| first_line(found).ok_or_else(|| "no `ar`: apt install binutils".into()),
+        shell_line: "ar --version",
+        evaluate: |found| first_line(found).ok_or_else(|| "no `ar`: apt install binutils".into()),
     },
     Prerequisite {
         name: "Python with pip",
-        question: "python3 -m pip --version",
-        judge: |found| {
+        shell_line: "python3 -m pip --version",
+        evaluate: |found| {
             let missing = "no `python3` with pip, which downloads MLX: apt install python3 python3-pip";
             first_line(found).ok_or_else(|| missing.into())
         },
     },
     Prerequisite {
         name: "disk space",
-        question: "df -Pk .",
-        judge: disk,
+        shell_line: "df -Pk .",
+        evaluate: disk,
     },
 ];
 
 /// Fails with the list of all prerequisites if one of them is not met.
 pub(super) fn check(prerequisites: &[Prerequisite]) -> Result<()> {
     let root = console::root();
-    let findings = judge_all(prerequisites, |question| answer(&root, question));
+    let findings = evaluate_all(prerequisites, |shell_line| output(&root, shell_line));
     match findings.iter().any(|(_, finding)| finding.is_err()) {
         true => bail!("prerequisites are missing:\n{}", list(&findings)),
         false => Ok(()),
     }
 }
 
-fn answer(dir: &Path, question: &str) -> Option<String> {
-    console::output(Command::new("sh").current_dir(dir).args(["-c", question])).ok()
+fn output(dir: &Path, shell_line: &str) -> Option<String> {
+    console::output(Command::new("sh").current_dir(dir).args(["-c", shell_line])).ok()
 }
 
-fn judge_all(
+fn evaluate_all(
     prerequisites: &[Prerequisite],
-    ask: impl Fn(&str) -> Option<String>,
+    run: impl Fn(&str) -> Option<String>,
 ) -> Vec<(&'static str, Finding)> {
-    let judge = |prerequisite: &Prerequisite| {
-        let answer = ask(prerequisite.question);
+    let evaluate = |prerequisite: &Prerequisite| {
+        let output = run(prerequisite.shell_line);
         (
             prerequisite.name,
-            (prerequisite.judge)(answer.as_deref().map(str::trim)),
+            (prerequisite.evaluate)(output.as_deref().map(str::trim)),
         )
     };
-    prerequisites.iter().map(judge).collect()
+    prerequisites.iter().map(evaluate).collect()
 }
 
 fn list(findings: &[(&'static str, Finding)]) -> String {
@@ -281,11 +281,12 @@ mod tests {
         ("disk space", DF),
     ];
 
-    /// Findings of a Mac that answers like `READY`, except for `changes`. `None`: the line failed.
+    /// Findings of a Mac whose outputs are those of `READY`, except for `changes`. `None`: the line
+    /// failed.
     fn findings(changes: &[(&str, Option<&str>)]) -> Vec<(&'static str, Finding)> {
-        judge_all(MACOS_BUILD, |question| {
-            let of = |prerequisite: &&Prerequisite| prerequisite.question == question;
-            let name = MACOS_BUILD.iter().find(of).expect("a known question").name;
+        evaluate_all(MACOS_BUILD, |shell_line| {
+            let of = |prerequisite: &&Prerequisite| prerequisite.shell_line == shell_line;
+            let name = MACOS_BUILD.iter().find(of).expect("a known shell line").name;
             let changed = changes.iter().find(|(changed, _)| *changed == name);
             let ready = || READY.iter().find(|(ready, _)| *ready == name);
             match changed {
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn versions_compare_by_number() {
         assert_eq!(numbers("3.31.5-rc1"), [3, 31, 5]);
-        let glibc = |version| (LINUX_MLX[0].judge)(Some(version)).is_ok();
+        let glibc = |version| (LINUX_MLX[0].evaluate)(Some(version)).is_ok();
         assert!(glibc("glibc 2.35") && glibc("glibc 2.41") && !glibc("glibc 2.4"));
     }
 }
