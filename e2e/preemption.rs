@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::harness::{Cluster, Kubectl, eventually};
 
-/// One Mac. A replica of the model reserves nearly all of its allocatable memory.
+/// Fleet of one Mac. A replica of the model reserves nearly all of its allocatable memory.
 const FLEET: &str = "
 fleet:
   macs:

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::harness::HttpResponse;
 
-/// One choice of an answer.
+/// Choice of an answer.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Choice {
     pub(super) reasoning: String,
