@@ -39,7 +39,7 @@ usage: cargo xtask VERB
   generate              update manifests/ and docs/reference from the code
   fit-roofline          find the predictor's constants anew from measurements; a minute
   bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
-  structure             check layers, circles, sizes and public items of the source tree
+  structure             check layers, import cycles, sizes and public items of the source tree
   check-macos           libclang over the Metal kernels, and clippy over the code as a Mac compiles it
 ";
 
@@ -77,7 +77,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
     }
 }
 
-/// The names in `--only NAME`, which may stand several times.
+/// The names in `--only NAME`, which may be repeated.
 fn only<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
     args.chunks(2)
         .map(|pair| match pair {
