@@ -62,7 +62,7 @@ pub struct Key {
     pub name: &'static str,
     /// Kinds of the objects that have the key, and whether it is a label.
     pub on: &'static str,
-    /// Who sets the key.
+    /// Component, command or person that sets the key.
     pub set_by: &'static str,
     pub meaning: &'static str,
 }
