@@ -6,7 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     JSONSchemaPropsOrBool,
 };
 
-use super::markdown::{NOTICE, table, wrapped};
+use super::markdown::{NOTICE, wrapped};
 use rooflet_api::crd;
 
 const INTRO: &str = "\
@@ -52,10 +52,10 @@ fn kind(definition: &CustomResourceDefinition) -> anyhow::Result<String> {
             continue;
         }
         text.push_str(&format!("\n### {} `{name}`\n\n", names.kind));
-        let mut rows = Vec::new();
+        let mut items = Vec::new();
         let mut rules = Vec::new();
-        fields(name, part, &mut rows, &mut rules);
-        text.push_str(&table(["field", "type", "default", "meaning"], &rows));
+        fields(name, part, &mut items, &mut rules);
+        items.iter().for_each(|item| text.push_str(&wrapped("- ", item)));
         if !rules.is_empty() {
             text.push_str("\nRules:\n\n");
             rules.iter().for_each(|rule| text.push_str(&wrapped("- ", rule)));
@@ -79,7 +79,7 @@ fn columns(version: &CustomResourceDefinitionVersion) -> String {
 }
 
 /// Appends the fields below `path`, depth first, and the validation rules.
-fn fields(path: &str, schema: &JSONSchemaProps, rows: &mut Vec<[String; 4]>, rules: &mut Vec<String>) {
+fn fields(path: &str, schema: &JSONSchemaProps, items: &mut Vec<String>, rules: &mut Vec<String>) {
     for rule in schema.x_kubernetes_validations.iter().flatten() {
         let message = rule.message.as_deref().unwrap_or(&rule.rule);
         rules.push(format!("`{path}`: {message}"));
@@ -87,34 +87,35 @@ fn fields(path: &str, schema: &JSONSchemaProps, rows: &mut Vec<[String; 4]>, rul
     let required = schema.required.as_deref().unwrap_or_default();
     for (name, field) in schema.properties.iter().flatten() {
         let path = format!("{path}.{name}");
-        rows.push(row(&path, field, required.contains(name)));
-        fields(&path, field, rows, rules);
+        items.push(item(&path, field, required.contains(name)));
+        fields(&path, field, items, rules);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(item)) = &schema.items {
-        fields(&format!("{path}[]"), item, rows, rules);
+        fields(&format!("{path}[]"), item, items, rules);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(value)) = &schema.additional_properties {
-        fields(&format!("{path}{{}}"), value, rows, rules);
+        fields(&format!("{path}{{}}"), value, items, rules);
     }
 }
 
-fn row(path: &str, field: &JSONSchemaProps, is_required: bool) -> [String; 4] {
-    let default = field.default.as_ref();
-    let default = default.map(|default| format!("`{}`", default.0));
-    let mut meaning = field.description.clone().unwrap_or_default();
-    if is_required && field.default.is_none() {
-        meaning.insert_str(0, "Required. ");
+/// Returns the list item of a field: path, type, default, description and constraints.
+fn item(path: &str, field: &JSONSchemaProps, is_required: bool) -> String {
+    let mut facts = Vec::from_iter(Some(type_of(field)).filter(|kind| !kind.is_empty()));
+    match &field.default {
+        Some(default) => facts.push(format!("default `{}`", default.0)),
+        None if is_required => facts.push("required".to_owned()),
+        None => {}
     }
+    let facts = match facts.join(", ") {
+        facts if facts.is_empty() => facts,
+        facts => format!(" ({facts})"),
+    };
+    let mut text = format!("`{path}`{facts}: {}", field.description.as_deref().unwrap_or_default());
     for constraint in constraints(field) {
-        meaning.push(' ');
-        meaning.push_str(&constraint);
+        text.push(' ');
+        text.push_str(&constraint);
     }
-    [
-        format!("`{path}`"),
-        type_of(field),
-        default.unwrap_or_default(),
-        meaning,
-    ]
+    text
 }
 
 fn type_of(field: &JSONSchemaProps) -> String {
@@ -177,12 +178,12 @@ fn constraints(field: &JSONSchemaProps) -> Vec<String> {
     );
     bound(
         &mut found,
-        "Least items",
+        "Minimum items",
         field.min_items.map(|value| value.to_string()),
     );
     bound(
         &mut found,
-        "Most items",
+        "Maximum items",
         field.max_items.map(|value| value.to_string()),
     );
     bound(
