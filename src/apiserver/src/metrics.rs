@@ -28,7 +28,7 @@ impl ApiServerMetrics {
         let durations = HistogramVec::new(
             HistogramOpts::new(
                 "rooflet_apiserver_request_duration_seconds",
-                "Time from the last byte of a request to the first byte of its response, without watches.",
+                "Time from the end of a request to the start of its response, without watches.",
             )
             .buckets(LATENCY_SECONDS.to_vec()),
             &["verb"],

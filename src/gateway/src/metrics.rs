@@ -55,7 +55,7 @@ impl GatewayMetrics {
             )?,
             first_byte_seconds: histogram(
                 "rooflet_gateway_time_to_first_byte_seconds",
-                "Time from a request to the first byte of the response body; for a stream, the first token.",
+                "Time from a request to the first byte of the response body (stream: first token).",
             )?,
             outstanding: IntGauge::new("rooflet_gateway_outstanding_requests", "Requests in progress.")?,
             retries: IntCounter::new(
@@ -85,7 +85,7 @@ impl GatewayMetrics {
             refusals: IntCounterVec::new(
                 Opts::new(
                     "rooflet_gateway_refusals_total",
-                    "Requests rejected before a replica got them.",
+                    "Requests rejected before they reached a replica.",
                 ),
                 &["reason"],
             )?,

@@ -78,8 +78,7 @@ enum Command {
     Up(up::Args),
     /// Run the control plane: API server, controller and gateway.
     Server(server::Args),
-    /// Run the agent of this node: it serves the replicas bound to the node or defined in its
-    /// manifest directory.
+    /// Run the node agent, which serves replicas of the API server or of a manifest directory.
     Agent(agent::Args),
     /// Join this machine to a remote control plane as a node.
     Join(join::Args),
@@ -100,7 +99,7 @@ enum Command {
     Rollout(rollout::Args),
     /// Predict whether a model fits a machine, and its speed there.
     Fit(fit::Args),
-    /// Predict whether Macs satisfy a demand, how much more they could serve, and what to buy.
+    /// Predict whether Macs satisfy a demand, the largest possible demand, and which Macs to buy.
     Plan(plan::Args),
     /// Simulate a fleet on a virtual clock.
     Simulate(simulate::Args),

@@ -161,7 +161,7 @@ impl WorkerMetrics {
         let step_seconds = CounterVec::new(
             Opts::new(
                 "rooflet_worker_step_seconds_total",
-                "Duration of the engine thread's activities in seconds. `build` includes waits for a device that lags behind; `compute` is the wait for sampled tokens.",
+                "Time of the engine thread in seconds, by activity.",
             ),
             &["part"],
         )?;
@@ -177,7 +177,7 @@ impl WorkerMetrics {
         let kv_cache = IntGaugeVec::new(
             Opts::new(
                 "rooflet_worker_kv_cache_bytes",
-                "Memory of the KV cache in bytes: held and reserved by running requests, used by cached prefixes, and the limit.",
+                "Memory of the KV cache in bytes: held, reserved, used by cached prefixes, limit.",
             ),
             &["kind"],
         )?;
@@ -219,7 +219,7 @@ impl WorkerMetrics {
             )?,
             prefix_files_failed: gauge(
                 "rooflet_worker_prefix_cache_disk_failed",
-                "1 if the thread for prefix cache files failed and prefixes are cached in memory only, otherwise 0.",
+                "1 if access to prefix cache files failed permanently, otherwise 0.",
             )?,
             running: gauge(
                 "rooflet_worker_running_requests",

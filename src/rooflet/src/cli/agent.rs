@@ -69,8 +69,8 @@ pub(crate) struct Args {
     /// agent, workers always keep running.
     #[arg(long)]
     keep_workers: bool,
-    /// Daily times at which this machine does not serve. Its replicas move to other nodes that have
-    /// capacity.
+    /// Daily times at which this machine should not serve requests. Its replicas move to other
+    /// nodes that have capacity.
     #[arg(long, value_name = "HH:MM-HH:MM[,…]")]
     quiet_hours: Option<QuietHours>,
     /// Do not measure the memory bandwidth.

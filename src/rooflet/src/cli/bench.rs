@@ -51,9 +51,9 @@ pub(super) struct Args {
     /// Prompt lengths in tokens, such as 128,1k,4k.
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = parse_tokens, default_value = "128,1k")]
     contexts: Vec<u32>,
-    /// State of the prefix cache for a prompt: cold = not cached, hot = answered immediately
-    /// before, warm = cached on disk only, restart = cached on disk only and the server restarted.
-    /// warm and restart need a model directory.
+    /// State of the prefix cache for a prompt. cold: not cached. hot: answered immediately before.
+    /// warm: cached on disk only. restart: cached on disk only, after a restart of the server. warm
+    /// and restart need a model directory.
     #[arg(
         long,
         value_name = "STATE,…",
@@ -78,7 +78,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, conflicts_with_all = ["contexts", "states", "concurrency", "stream", "runs", "tokens"])]
     preset: Option<Preset>,
     /// Directory of the model that servers at local URLs serve. Results faster than its size and
-    /// the chip's bandwidth allow are rejected. Known for targets that are directories.
+    /// the chip's bandwidth allow are rejected. Not needed for targets that are directories.
     #[arg(long, value_name = "DIR")]
     facts: Option<Utf8PathBuf>,
     #[arg(long, short, value_enum, default_value = "table")]

@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// Start with the last N lines; -1 prints the whole log.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     tail: Option<i64>,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

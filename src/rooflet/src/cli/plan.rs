@@ -29,11 +29,11 @@ use rooflet_roofline::memory::ServedModel;
 use rooflet_scheduler::capacity;
 use rooflet_scheduler::capacity::{LoadModelError, PlanError, WantedModel};
 
-/// Predict whether Macs satisfy a demand, how much more they could serve, what limits them, and
-/// what to buy.
+/// Predict whether Macs satisfy a demand, the largest possible demand, its limits, and which Macs
+/// to buy.
 ///
 /// Exit codes: 0 if they satisfy the demand, or with --recommend if a purchase does; 3 otherwise.
-/// The command changes nothing.
+/// The command does not change the fleet.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model; `-`
@@ -93,7 +93,8 @@ pub(super) struct Args {
     /// With --current: keep the reservations of running replicas.
     #[arg(long, requires = "current", conflicts_with_all = ["fleet", "compare"])]
     beside_running: bool,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE", requires = "current")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Recommend a purchase from the catalogue and the offers.

@@ -39,7 +39,8 @@ pub(crate) struct Args {
     /// for the controller.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

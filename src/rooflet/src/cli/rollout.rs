@@ -88,7 +88,8 @@ struct Target {
     /// Namespace of the deployment. Default: the namespace of the kubeconfig's context.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

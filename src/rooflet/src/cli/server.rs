@@ -60,14 +60,16 @@ pub(crate) struct Args {
     /// KUBECONFIG.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
-    /// Maximum number of concurrent read requests to the API server; more get status 429. Watches
-    /// are not counted.
+    /// Maximum number of concurrent read requests to the API server. Further requests receive
+    /// status 429. Watches are not counted.
     #[arg(long, default_value_t = InFlightLimits::default().requests, value_name = "N")]
     max_requests_inflight: NonZeroU32,
-    /// Maximum number of concurrent write requests to the API server; more get status 429.
+    /// Maximum number of concurrent write requests to the API server. Further requests receive
+    /// status 429.
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
-    /// Node-loss reserve: place replicas so that those of any N nodes fit on the remaining nodes.
+    /// Node-loss reserve: place replicas so that the replicas of any N nodes fit on the remaining
+    /// nodes.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
     /// Add simulated Macs, such as those of examples/simulation/fleet.yaml: real agents with

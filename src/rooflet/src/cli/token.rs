@@ -25,7 +25,8 @@ use rooflet_pki::{AuthorityHash, BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_P
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<Utf8PathBuf>,
 }

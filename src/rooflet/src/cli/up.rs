@@ -64,13 +64,13 @@ pub(crate) struct Args {
     /// power (the display may sleep); on battery, only requests prevent sleep.
     #[arg(long)]
     let_sleep: bool,
-    /// Apply these manifests when everything runs, and wait until their deployments are ready.
+    /// Apply these manifests after the start, and wait until their deployments are ready.
     #[arg(long, value_name = "FILE")]
     apply: Vec<Utf8PathBuf>,
     /// Send this question to the first applied deployment and print the streamed answer.
     #[arg(long, value_name = "QUESTION", requires = "apply")]
     ask: Option<String>,
-    /// Stop everything afterwards; the exit code shows whether all steps succeeded.
+    /// Stop all processes afterwards. The exit code shows whether all steps succeeded.
     #[arg(long)]
     exit: bool,
 }

@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// Maximum number of concurrent requests.
     #[arg(long, value_name = "N", default_value_t = rooflet_api::v1alpha1::DEFAULT_MAX_CONCURRENCY, value_parser = clap::value_parser!(u32).range(1..=1024))]
     max_concurrency: u32,
-    /// Maximum number of waiting requests; more get status 429 with `Retry-After`. Default: eight
-    /// times the maximum number of concurrent requests.
+    /// Maximum number of waiting requests. Further requests receive status 429 with `Retry-After`.
+    /// Default: eight times the maximum number of concurrent requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     max_queued: Option<u32>,
     /// Number of draft tokens of prompt lookup: tokens that followed the same text earlier are
@@ -64,9 +64,9 @@ pub(crate) struct Args {
     /// sliding windows or attention sinks.
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(4..=16))]
     kv_bits: Option<u32>,
-    /// Maximum memory of the prefix cache within --memory-limit, such as 2Gi; 0 disables it. It
-    /// only uses memory that running requests leave free. Default: the maximum
-    /// memory of the running requests.
+    /// Maximum memory of the prefix cache within --memory-limit, such as 2Gi; 0 disables it. The
+    /// cache uses only memory that running requests do not need. Default: the maximum memory of the
+    /// running requests.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     prefix_cache_memory: Option<Bytes>,
     /// Also store cached prefixes in this directory, so that they survive a restart. Each worker

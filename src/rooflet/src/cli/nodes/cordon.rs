@@ -16,7 +16,8 @@ pub(crate) struct Args {
     /// Names of the nodes. `kubectl get mac` lists them.
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<String>,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

@@ -26,15 +26,16 @@ use rooflet_client::ApiError;
 pub(crate) struct Args {
     /// Name of the node. `kubectl get mac` lists the nodes.
     node: String,
-    /// Also delete replicas that fit no other node or that a disruption budget protects. Their
-    /// models serve less, or not at all, until another node has capacity.
+    /// Also delete replicas that fit no other node or that a disruption budget protects. Until
+    /// another node has capacity, their models have fewer or no ready replicas.
     #[arg(long)]
     force: bool,
     /// Seconds to wait until the node has no replicas; 0 waits without limit. The drain continues
     /// after the timeout.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     timeout: u64,
-    /// Kubeconfig of the API server. Default: kubectl's, otherwise the one that `rooflet up` wrote.
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

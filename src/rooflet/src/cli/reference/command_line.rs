@@ -29,7 +29,7 @@ const EXIT_CODES: [(u8, &str, &str); 9] = [
     ),
     (
         ExitStatus::DoesNotFit as u8,
-        "`fit`: does not fit, or cannot be predicted. `plan`: no fleet satisfies the demand. `plan --recommend`: no purchase does",
+        "`fit`: no fit, or no prediction. `plan`: no fleet (`--recommend`: no purchase) satisfies the demand",
         "use one of the suggestions",
     ),
     (
@@ -44,8 +44,8 @@ const EXIT_CODES: [(u8, &str, &str); 9] = [
     ),
     (
         ExitStatus::Unavailable as u8,
-        "another process uses a port, lock, directory or node name. `bench`: the server or model is not available",
-        "stop that process or choose another name; start the server",
+        "a port, lock, directory or node name is in use. `bench`: no server or model",
+        "stop the other process or choose another name; start the server",
     ),
     (
         ExitStatus::Config as u8,

@@ -63,8 +63,8 @@ const RULES: &str = "\
 | `DATA_DIR/agent/models` | downloaded models |
 | `DATA_DIR/agent/kv` | cached prefixes |
 
-`DATA_DIR` is `~/.rooflet` by default. `rooflet server` and `rooflet agent` have directories of their
-own: `--data-dir` and `--state-dir`.
+`DATA_DIR` is `~/.rooflet` by default. `rooflet server` and `rooflet agent` have separate
+directories: `--data-dir` and `--state-dir`.
 ";
 
 pub(super) fn page() -> String {
@@ -74,7 +74,7 @@ pub(super) fn page() -> String {
         [
             format!("`{name}`"),
             codes(&flags),
-            help.trim_end_matches('.').to_owned(),
+            first_sentence(&help).to_owned(),
         ]
     });
     let others = VARIABLES.map(|(names, meaning)| {
@@ -95,6 +95,11 @@ pub(super) fn page() -> String {
     format!(
         "{NOTICE}{INTRO}\n## Environment variables\n\n{variables}\n{RULES}\n## Labels and annotations\n\n{keys}"
     )
+}
+
+/// Returns the first sentence of a help text. The page of the command line has the complete text.
+fn first_sentence(help: &str) -> &str {
+    help.split(". ").next().unwrap_or_default().trim_end_matches('.')
 }
 
 /// Variable with the flags that it sets.

@@ -110,7 +110,10 @@ fn item(path: &str, field: &JSONSchemaProps, is_required: bool) -> String {
         facts if facts.is_empty() => facts,
         facts => format!(" ({facts})"),
     };
-    let mut text = format!("`{path}`{facts}: {}", field.description.as_deref().unwrap_or_default());
+    let mut text = format!(
+        "`{path}`{facts}: {}",
+        field.description.as_deref().unwrap_or_default()
+    );
     for constraint in constraints(field) {
         text.push(' ');
         text.push_str(&constraint);
