@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use crate::control_plane::FinalReport;
 use crate::state::StateDir;
-use rooflet_base::task::Tasks;
+use rooflet_base::task::{Tasks, TasksError};
 
 /// Time limit of the final report when the agent stops.
 const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,8 +21,8 @@ const TASKS_END: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunAgentError {
     /// A task that the agent depends on failed, or tasks did not end in time.
-    #[error("{0}")]
-    Tasks(String),
+    #[error(transparent)]
+    Tasks(#[from] TasksError),
 }
 
 /// Handles of a running agent.
@@ -69,6 +69,5 @@ impl Running {
 }
 
 async fn join(tasks: &Tasks) -> Result<(), RunAgentError> {
-    let joined = tasks.join(TASKS_END).await;
-    joined.map_err(|err| RunAgentError::Tasks(err.to_string()))
+    Ok(tasks.join(TASKS_END).await?)
 }

@@ -12,7 +12,7 @@ use crate::authorization::{Authorizer, ObjectPolicy};
 use crate::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics::Registry;
-use rooflet_base::task::Tasks;
+use rooflet_base::task::{Tasks, TasksError};
 use rooflet_pki::{OpenTokenError, Token};
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 
@@ -68,8 +68,8 @@ pub enum StartEmbeddedError {
 
 /// Failure of a part of the server, or timeout of its stop.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StopEmbeddedError(String);
+#[error(transparent)]
+pub struct StopEmbeddedError(#[from] TasksError);
 
 /// Server with its own store, over plain HTTP. Dropping it stops the server;
 /// [`EmbeddedServer::stop`] also waits until it has stopped.
@@ -134,7 +134,7 @@ impl EmbeddedServer {
         self.tasks.cancel();
         let ended = self.tasks.join(STOP_GRACE).await;
         self.store.close().await;
-        ended.map_err(StopEmbeddedError)
+        Ok(ended?)
     }
 }
 

@@ -19,7 +19,21 @@ use crate::mutex::lock;
 pub struct Tasks {
     stop: CancellationToken,
     tracker: TaskTracker,
-    failure: Arc<Mutex<Option<String>>>,
+    failure: Arc<Mutex<Option<TasksError>>>,
+}
+
+/// Why a set of tasks did not end cleanly.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TasksError {
+    /// A task of [`Tasks::spawn`] returned an error.
+    #[error("{task}: {error}")]
+    Failed { task: &'static str, error: String },
+    /// A task of [`Tasks::spawn`] panicked.
+    #[error("{0}: panicked")]
+    Panicked(&'static str),
+    /// Tasks still ran when the grace period ended.
+    #[error("{count} tasks did not stop within {} s", grace.as_secs())]
+    StillRunning { count: usize, grace: Duration },
 }
 
 impl Tasks {
@@ -50,7 +64,10 @@ impl Tasks {
                 let outcome = future.await;
                 guard.armed = false;
                 if let Err(err) = outcome {
-                    tasks.fail(format!("{name}: {err}"));
+                    tasks.fail(TasksError::Failed {
+                        task: name,
+                        error: err.to_string(),
+                    });
                 }
             }
             .instrument(info_span!("task", name)),
@@ -79,24 +96,22 @@ impl Tasks {
         self.stop.cancel();
     }
 
-    /// Waits up to `grace` for all tasks. Returns the error of the first failed task.
-    pub async fn join(&self, grace: Duration) -> Result<(), String> {
+    /// Waits until the set stops, then up to `grace` for all tasks. Returns the error of the first
+    /// failed task.
+    pub async fn join(&self, grace: Duration) -> Result<(), TasksError> {
         self.stop.cancelled().await;
         self.tracker.close();
         let all_ended = tokio::time::timeout(grace, self.tracker.wait()).await;
         if let Some(failure) = lock(&self.failure).take() {
             return Err(failure);
         }
-        all_ended.map_err(|_| {
-            format!(
-                "{} tasks did not stop within {} s",
-                self.tracker.len(),
-                grace.as_secs()
-            )
+        all_ended.map_err(|_| TasksError::StillRunning {
+            count: self.tracker.len(),
+            grace,
         })
     }
 
-    fn fail(&self, why: String) {
+    fn fail(&self, why: TasksError) {
         error!(error = %why, "required task failed, stopping");
         lock(&self.failure).get_or_insert(why);
         self.stop.cancel();
@@ -115,7 +130,7 @@ struct PanicGuard {
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if self.armed && std::thread::panicking() {
-            self.tasks.fail(format!("{}: panicked", self.name));
+            self.tasks.fail(TasksError::Panicked(self.name));
         }
     }
 }
@@ -136,7 +151,10 @@ mod tests {
         tasks.spawn("fails", |_| Box::pin(async { Err("no disk") }));
         assert_eq!(
             tasks.join(Duration::from_secs(5)).await,
-            Err("fails: no disk".to_owned())
+            Err(TasksError::Failed {
+                task: "fails",
+                error: "no disk".to_owned(),
+            })
         );
     }
 
@@ -146,7 +164,7 @@ mod tests {
         tasks.spawn::<String>("breaks", |_| Box::pin(async { panic!("on purpose") }));
         assert_eq!(
             tasks.join(Duration::from_secs(5)).await,
-            Err("breaks: panicked".to_owned())
+            Err(TasksError::Panicked("breaks"))
         );
     }
 

@@ -181,8 +181,8 @@ impl Term {
             }
         }
         tasks.cancel();
-        if let Err(why) = tasks.join(STOP_GRACE).await {
-            tracing::warn!(error = why, "controllers did not stop within the grace period");
+        if let Err(error) = tasks.join(STOP_GRACE).await {
+            tracing::warn!(%error, "controllers did not stop within the grace period");
         }
     }
 

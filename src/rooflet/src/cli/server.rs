@@ -125,7 +125,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     server::wait(&tasks)
         .await
-        .map_err(|why| Failure::from(anyhow::anyhow!(why)))
+        .map_err(|err| Failure::from(anyhow::Error::from(err)))
 }
 
 /// Kubeconfig of another API server, if one is configured. `is_set` is true if KUBECONFIG is set.

@@ -20,7 +20,7 @@ use rooflet_authorizer::NodeAuthorizer;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::metrics::Registry;
-use rooflet_base::task::Tasks;
+use rooflet_base::task::{Tasks, TasksError};
 use rooflet_client as client;
 use rooflet_client::{ConnectError, KubeconfigSource};
 use rooflet_controller as controller;
@@ -293,7 +293,7 @@ fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> Mach
 }
 
 /// Waits until the control plane has stopped.
-pub(crate) async fn wait(tasks: &Tasks) -> Result<(), String> {
+pub(crate) async fn wait(tasks: &Tasks) -> Result<(), TasksError> {
     tasks.join(STOP_GRACE).await
 }
 

@@ -144,10 +144,10 @@ impl AgentRuns {
     async fn end(&mut self) {
         if let Some(run_tasks) = self.run_tasks.take() {
             run_tasks.cancel();
-            if let Err(why) = run_tasks.join(self.mac.config.grace + AGENT_ENDS).await {
+            if let Err(error) = run_tasks.join(self.mac.config.grace + AGENT_ENDS).await {
                 warn!(
                     node = self.mac.config.node_name,
-                    why, "simulated agent did not stop cleanly"
+                    %error, "simulated agent did not stop cleanly"
                 );
             }
         }
