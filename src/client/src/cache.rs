@@ -9,7 +9,8 @@
 //! An object that this version cannot parse, because a newer version wrote it, does not affect
 //! other objects. Its last known version stays, and [`Cache::unreadable`] lists such objects.
 
-mod written;
+mod copy;
+mod feed;
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -17,16 +18,17 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::core::DeserializeGuard;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
 use tracing::{debug, info, warn};
 
-pub(crate) use self::written::Unreadable;
-use self::written::{Written, version};
+use self::copy::LocalCopy;
+pub use self::copy::ObjectKey;
+pub(crate) use self::copy::Unreadable;
+use self::feed::Feeds;
+pub use self::feed::{Change, Feed};
 use super::sleep::SleepDetector;
 use super::{ApiError, Backoff};
 use rooflet_base::clock::Clock;
@@ -80,185 +82,103 @@ impl Changes {
 
 /// Local copy of the objects of one kind. Clones share the copy.
 pub struct Cache<K: CachedKind> {
-    store: Store<K>,
-    written: Arc<Mutex<Written<K>>>,
+    shared: Arc<Shared<K>>,
+}
+
+struct Shared<K> {
+    state: Mutex<State<K>>,
+    synced_tx: channel::Sender<bool>,
     changes: Changes,
+}
+
+struct State<K> {
+    copy: LocalCopy<K>,
+    feeds: Feeds,
 }
 
 impl<K: CachedKind> Clone for Cache<K> {
     fn clone(&self) -> Self {
         Self {
-            store: self.store.clone(),
-            written: self.written.clone(),
-            changes: self.changes.clone(),
+            shared: self.shared.clone(),
         }
     }
 }
 
 impl<K: CachedKind> Cache<K> {
-    fn new(changes: Changes) -> (Self, Writer<K>) {
-        let writer = Writer::default();
-        let cache = Self {
-            store: writer.as_reader(),
-            written: Arc::default(),
-            changes,
+    fn new(changes: Changes) -> Self {
+        let state = State {
+            copy: LocalCopy::default(),
+            feeds: Feeds::default(),
         };
-        (cache, writer)
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                synced_tx: channel::Sender::new(false),
+                changes,
+            }),
+        }
     }
 
     /// Waits for the first list. Never returns if the watch was stopped before.
     pub async fn synced(&self) {
-        if self.store.wait_until_ready().await.is_err() {
+        let mut synced_rx = self.shared.synced_tx.subscribe();
+        if synced_rx.wait_for(|synced| *synced).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
     /// Returns whether the first list has arrived.
     pub fn is_synced(&self) -> bool {
-        self.lock().synced
+        self.lock().copy.is_synced()
     }
 
     /// Returns all objects, ordered by namespace and name.
     pub fn list(&self) -> Vec<Arc<K>> {
-        let written = self.lock();
-        let mut objects = written.over(self.store.state());
-        drop(written);
-        objects.sort_by(|a, b| {
-            (&a.meta().namespace, &a.meta().name).cmp(&(&b.meta().namespace, &b.meta().name))
-        });
-        objects
+        self.lock().copy.list()
     }
 
     /// Returns one object.
     pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
-        let mut key = ObjectRef::new(name);
-        if let Some(namespace) = namespace {
-            key = key.within(namespace);
-        }
-        let cached = self.store.get(&key);
-        let matches = |object: &K| {
-            object.meta().name.as_deref() == Some(name) && object.meta().namespace.as_deref() == namespace
-        };
-        self.lock()
-            .over(cached.into_iter().collect())
-            .into_iter()
-            .find(|object| matches(object))
+        self.lock().copy.get(&ObjectKey::new(namespace, name)).cloned()
     }
 
     /// Records the server's response to a create, update or patch, or to a delete that waits for
     /// finalizers.
     pub fn wrote(&self, object: K) {
-        let known = self.store.get(&ObjectRef::from_obj(&object));
-        let mut written = self.lock();
-        // The watch may have delivered the version before the response.
-        let is_newer =
-            known.is_none_or(|known| version(&object) > version(known.as_ref())) && !written.is_gone(&object);
-        if is_newer {
-            written.put(object);
-        }
-        drop(written);
-        self.changes.mark();
+        let mut state = self.lock();
+        let changed = state.copy.wrote(object);
+        state.feeds.record(changed);
+        drop(state);
+        self.shared.changes.mark();
     }
 
     /// Records that the server deleted the object immediately.
     pub fn deleted(&self, object: &K) {
-        if let Some(uid) = object.uid() {
-            let is_cached = self
-                .store
-                .find(|cached| cached.uid().as_deref() == Some(uid.as_str()))
-                .is_some();
-            self.lock().remove(uid, is_cached);
-            self.changes.mark();
-        }
+        let mut state = self.lock();
+        let changed = state.copy.deleted(object);
+        state.feeds.record(changed);
+        drop(state);
+        self.shared.changes.mark();
     }
 
     /// Returns namespace, name and UID of existing objects that this version cannot parse.
     pub fn unreadable(&self) -> Vec<Unreadable> {
-        self.lock().unreadable.values().cloned().collect()
+        self.lock().copy.unreadable()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Written<K>> {
-        lock(&self.written)
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
+        lock(&self.shared.state)
     }
 
-    fn observe(&self, writer: &mut Writer<K>, event: watcher::Event<DeserializeGuard<K>>) {
-        // Under the lock, so that no reader sees the copy without the overlay.
-        let mut written = self.lock();
-        if let Some(event) = self.readable(&mut written, event)
-            && !self.is_old(&written, &event)
-        {
-            writer.apply_watcher_event(&event);
-            written.observe(&event);
+    fn observe(&self, event: watcher::Event<DeserializeGuard<K>>) {
+        let is_synced = matches!(event, watcher::Event::InitDone);
+        let mut state = self.lock();
+        let changed = state.copy.observe(event);
+        state.feeds.record(changed);
+        drop(state);
+        if is_synced {
+            self.shared.synced_tx.send_replace(true);
         }
-    }
-
-    /// Returns whether the event is a duplicate or older than the known version.
-    fn is_old(&self, written: &Written<K>, event: &watcher::Event<K>) -> bool {
-        let known = |object: &K| self.store.get(&ObjectRef::from_obj(object));
-        match event {
-            watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::InitDone => false,
-            watcher::Event::Apply(object) => {
-                known(object).is_some_and(|known| version(known.as_ref()) >= version(object))
-                    || written.is_gone(object)
-            }
-            watcher::Event::Delete(object) => {
-                known(object).is_some_and(|known| version(known.as_ref()) > version(object))
-            }
-        }
-    }
-
-    /// Maps the event to known objects: an object that cannot be parsed keeps its last version.
-    fn readable(
-        &self,
-        written: &mut Written<K>,
-        event: watcher::Event<DeserializeGuard<K>>,
-    ) -> Option<watcher::Event<K>> {
-        use watcher::Event;
-        match event {
-            Event::Init => {
-                written.listed_unreadable.clear();
-                Some(Event::Init)
-            }
-            Event::InitApply(DeserializeGuard(Ok(object))) => Some(Event::InitApply(object)),
-            Event::InitApply(DeserializeGuard(Err(invalid))) => {
-                let unreadable = written.note(&invalid.metadata, &invalid.error);
-                let known = self.known(&unreadable);
-                written.listed_unreadable.insert(unreadable.key(), unreadable);
-                known.map(Event::InitApply)
-            }
-            Event::InitDone => {
-                written.unreadable = std::mem::take(&mut written.listed_unreadable);
-                Some(Event::InitDone)
-            }
-            Event::Apply(DeserializeGuard(Ok(object))) => {
-                written.unreadable.remove(&Unreadable::of(object.meta()).key());
-                Some(Event::Apply(object))
-            }
-            Event::Apply(DeserializeGuard(Err(invalid))) => {
-                let unreadable = written.note(&invalid.metadata, &invalid.error);
-                written.unreadable.insert(unreadable.key(), unreadable);
-                None
-            }
-            Event::Delete(DeserializeGuard(Ok(object))) => {
-                written.unreadable.remove(&Unreadable::of(object.meta()).key());
-                Some(Event::Delete(object))
-            }
-            Event::Delete(DeserializeGuard(Err(invalid))) => {
-                let gone = Unreadable::of(&invalid.metadata);
-                written.unreadable.remove(&gone.key());
-                self.known(&gone).map(Event::Delete)
-            }
-        }
-    }
-
-    /// Last version of this object that could be parsed.
-    fn known(&self, object: &Unreadable) -> Option<K> {
-        let mut key = ObjectRef::new(&object.name);
-        if let Some(namespace) = &object.namespace {
-            key = key.within(namespace);
-        }
-        let known = self.store.get(&key)?;
-        (known.uid().as_deref() == Some(&object.uid)).then(|| known.as_ref().clone())
     }
 }
 
@@ -283,7 +203,7 @@ pub fn watch_heeding<K: CachedKind>(
     changes: &Changes,
     is_relevant: fn(&K) -> bool,
 ) -> Cache<K> {
-    let (cache, mut writer) = Cache::new(changes.clone());
+    let cache = Cache::new(changes.clone());
     let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
     let kind = K::kind(&()).into_owned();
     let mut sleep = SleepDetector::new(clock.clone());
@@ -319,7 +239,7 @@ pub fn watch_heeding<K: CachedKind>(
                         | watcher::Event::Delete(_)
                         | watcher::Event::InitDone => true,
                     };
-                    kept.observe(&mut writer, event);
+                    kept.observe(event);
                     if is_change {
                         changes.mark();
                     }
@@ -341,8 +261,12 @@ pub fn watch_heeding<K: CachedKind>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::copy::version;
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::ResourceExt;
     use watcher::Event;
 
     fn object(name: &str, version: u64) -> ConfigMap {
@@ -356,13 +280,20 @@ mod tests {
 
     struct Fixture {
         cache: Cache<ConfigMap>,
-        writer: Writer<ConfigMap>,
+        feed: Feed<ConfigMap>,
+        /// Versions of all objects, from the feed.
+        followed: BTreeMap<ObjectKey, u64>,
     }
 
     impl Fixture {
         fn new(listed: &[(&str, u64)]) -> Self {
-            let (cache, writer) = Cache::new(Changes::new());
-            let mut fixture = Self { cache, writer };
+            let cache = Cache::new(Changes::new());
+            let feed = cache.feed();
+            let mut fixture = Self {
+                cache,
+                feed,
+                followed: BTreeMap::new(),
+            };
             fixture.relist(listed);
             fixture
         }
@@ -376,11 +307,11 @@ mod tests {
                 Event::Apply(object) => Event::Apply(guard(object)),
                 Event::Delete(object) => Event::Delete(guard(object)),
             };
-            self.cache.observe(&mut self.writer, event);
+            self.cache.observe(event);
         }
 
         fn observe_guarded(&mut self, event: Event<DeserializeGuard<ConfigMap>>) {
-            self.cache.observe(&mut self.writer, event);
+            self.cache.observe(event);
         }
 
         fn relist(&mut self, listed: &[(&str, u64)]) {
@@ -391,13 +322,22 @@ mod tests {
             self.observe(Event::InitDone);
         }
 
-        fn check(&self, expect: &str) {
+        fn check(&mut self, expect: &str) {
             let objects = self.cache.list();
             let got: Vec<_> = objects
                 .iter()
                 .map(|object| format!("{}@{}", object.name_any(), version(object.as_ref())))
                 .collect();
             assert_eq!(got.join(" "), expect);
+            for Change { key, object } in self.feed.take() {
+                self.followed.remove(&key);
+                let version = object.map(|object| version(object.as_ref()));
+                self.followed.extend(version.map(|version| (key, version)));
+            }
+            let listed = objects
+                .iter()
+                .map(|object| (ObjectKey::of(object.as_ref()), version(object.as_ref())));
+            assert_eq!(self.followed, listed.collect());
             for object in objects {
                 let one = self.cache.get(Some("default"), &object.name_any());
                 assert_eq!(

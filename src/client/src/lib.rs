@@ -22,7 +22,7 @@ mod status;
 
 pub use attempts::Attempts;
 pub use backoff::{Backoff, wait_after};
-pub use cache::{Cache, CachedKind, Changes, watch, watch_heeding};
+pub use cache::{Cache, CachedKind, Change, Changes, Feed, ObjectKey, watch, watch_heeding};
 pub use connect::{
     ConnectError, KubeconfigSource, client_certificate, connect, connect_via, server_of, with_token,
 };

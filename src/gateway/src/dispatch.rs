@@ -40,7 +40,7 @@ struct Shared {
 /// Capacity of a replica for one request. Released on drop.
 pub(super) struct Slot {
     dispatcher: Dispatcher,
-    model: ModelKey,
+    pub(super) model: ModelKey,
     pub(super) replica: Replica,
     /// Whether the request was queued for the slot.
     pub(super) was_queued: bool,
@@ -82,15 +82,16 @@ impl Dispatcher {
     /// [`State::requeue_after`]. Never returns while the table's sender exists.
     pub(super) async fn follow(self) {
         let mut table_rx = self.shared.table_rx.clone();
+        let mut known = Arc::new(RoutingTable::default());
         loop {
             if let Some(table) = table_rx.see_latest() {
-                let orphans = self.lock().update(&table, self.now());
+                let changed = table.changed_since(&known);
+                let orphans = self.lock().update(&table, &changed, self.now());
                 for notifier in orphans {
                     drop(notifier.send(Err(Refusal::NotReady)));
                 }
-                for model in table.all() {
-                    self.dispatch_queued(&model.key());
-                }
+                known = table;
+                self.update_gauges();
             }
             let mut changed = std::pin::pin!(table_rx.changed());
             loop {
@@ -99,8 +100,7 @@ impl Dispatcher {
                 let after = self.lock().requeue_after(self.now());
                 let with_queue: Vec<ModelKey> = {
                     let state = self.lock();
-                    let with_queue = state.queued().filter(|(_, queued)| *queued > 0);
-                    with_queue.map(|(key, _)| key.clone()).collect()
+                    state.queued().map(|(key, _)| key.clone()).collect()
                 };
                 for key in with_queue {
                     self.dispatch_queued(&key);
@@ -388,9 +388,9 @@ mod tests {
             last_start: Some(Duration::from_secs(90)),
             ..model(&[], &[])
         };
-        dispatcher
-            .lock()
-            .update(&RoutingTable::of_models([model.clone()]), dispatcher.now());
+        let table = RoutingTable::of_models([model.clone()]);
+        let changed = [model.key()].into();
+        dispatcher.lock().update(&table, &changed, dispatcher.now());
         let demand_rx = dispatcher.demand();
         let rejected = dispatcher
             .acquire(&model, &RequestInfo::default(), 10, Duration::from_secs(60))

@@ -49,6 +49,7 @@ pub use routes::MAX_TRIES;
 use demand::DemandReporter;
 use metrics::GatewayMetrics;
 use routes::Gateway;
+use routing::index::RouteIndex;
 use routing::table::RoutingTable;
 
 /// Registers all metrics of the gateway without starting it. The reference of metrics lists them.
@@ -98,8 +99,8 @@ pub fn serve(
     Ok(())
 }
 
-/// Builds a routing table after every change of the watched objects. The channel holds `None` until
-/// all kinds are listed.
+/// Updates the routing table after every change of the watched objects. The channel holds `None`
+/// until all kinds are listed.
 fn watch_routes(tasks: &Tasks, client: Client, clock: &Clock) -> watch::Receiver<Option<Arc<RoutingTable>>> {
     let changes = Changes::new();
     let config = watcher::Config::default;
@@ -119,20 +120,26 @@ fn watch_routes(tasks: &Tasks, client: Client, clock: &Clock) -> watch::Receiver
             () = stop.cancelled() => return,
             () = synced => {}
         }
+        let (replicas, nodes, deployments) = (replicas.feed(), nodes.feed(), deployments.feed());
+        let mut index = RouteIndex::default();
         loop {
             changed_rx.mark_unchanged();
-            let (replicas, nodes, deployments) = (replicas.list(), nodes.list(), deployments.list());
-            let table = RoutingTable::new(
-                deployments.iter().map(AsRef::as_ref),
-                replicas.iter().map(AsRef::as_ref),
-                nodes.iter().map(AsRef::as_ref),
-            );
+            for change in deployments.take() {
+                index.set_deployment(&change.key, change.object.as_deref());
+            }
+            for change in replicas.take() {
+                index.set_replica(&change.key, change.object.as_deref());
+            }
+            for change in nodes.take() {
+                index.set_node(&change.key.name, change.object.as_deref());
+            }
+            let is_changed = index.update();
             table_tx.send_if_modified(|known: &mut Option<Arc<RoutingTable>>| {
-                let changed = known.as_deref() != Some(&table);
-                if changed {
-                    *known = Some(Arc::new(table));
+                let is_modified = is_changed || known.is_none();
+                if is_modified {
+                    *known = Some(Arc::new(index.table().clone()));
                 }
-                changed
+                is_modified
             });
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -9,6 +9,7 @@ use super::queue::QueueTicket;
 use super::state::{EnqueueResult, Grant, ModelKey, Refusal, State};
 use crate::request::info::{RequestInfo, Work};
 use crate::routing::health::Fault;
+use crate::routing::index::RouteIndex;
 use crate::routing::length::Length;
 use crate::routing::table::{Model, RoutingTable};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
@@ -73,8 +74,11 @@ impl RequestRouter {
         nodes: impl IntoIterator<Item = &'a FleetNode>,
         now: Instant,
     ) -> Vec<u64> {
-        self.table = RoutingTable::new(deployments, replicas, nodes);
-        let mut orphans = self.state.update(&self.table, now);
+        let mut index = RouteIndex::of(deployments, replicas, nodes);
+        index.update();
+        let changed = index.table().changed_since(&self.table);
+        self.table = index.table().clone();
+        let mut orphans = self.state.update(&self.table, &changed, now);
         orphans.sort_unstable();
         orphans
     }
@@ -120,7 +124,9 @@ impl RequestRouter {
 
     /// Assigns the next queued request, if a replica has capacity. Returns its number.
     pub fn next(&mut self, now: Instant) -> Option<(Assignment, u64)> {
-        self.table.all().find_map(|model| {
+        let with_queue: Vec<_> = self.state.queued().map(|(key, _)| key.clone()).collect();
+        with_queue.iter().find_map(|key| {
+            let model = self.table.get(key)?;
             let (grant, request) = self.state.next(model, now)?;
             Some((assignment(model, &grant), request))
         })

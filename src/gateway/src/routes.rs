@@ -111,7 +111,11 @@ impl Gateway {
     pub(super) fn models(&self) -> Response {
         match self.table() {
             Ok(table) => {
-                let models = table.models().map(|(name, model)| card(name, model)).collect();
+                let models = table
+                    .models()
+                    .into_iter()
+                    .map(|(name, model)| card(name, model))
+                    .collect();
                 Json(models::ModelList::new(models)).into_response()
             }
             Err(err) => err.into_response(),
@@ -461,7 +465,7 @@ impl Gateway {
         let context = span.as_ref().and_then(OpenSpan::context);
         let outcome = tokio::select! {
             outcome = self.exchange(incoming, &slot, context, &headers) => outcome,
-            () = self.wait_until_silent(slot.replica.id) => Err(AttemptFailure::Silent),
+            () = self.wait_until_silent(&slot) => Err(AttemptFailure::Silent),
         };
         let outcome = match outcome {
             Ok((parts, body)) if is_retryable(parts.status) || body.is_failure() => {
@@ -523,10 +527,12 @@ impl Gateway {
     }
 
     /// Returns when the replica's node has stopped reporting.
-    async fn wait_until_silent(&self, replica: u64) {
+    async fn wait_until_silent(&self, slot: &Slot) {
         let mut table_rx = self.table_rx.clone();
-        let is_silent =
-            |table: &Option<Arc<RoutingTable>>| table.as_ref().is_some_and(|table| table.is_silent(replica));
+        let is_silent = |table: &Option<Arc<RoutingTable>>| {
+            let table = table.as_ref();
+            table.is_some_and(|table| table.is_silent(&slot.model, slot.replica.id))
+        };
         if table_rx.wait_for(is_silent).await.is_err() {
             std::future::pending::<()>().await;
         }

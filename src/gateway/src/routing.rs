@@ -3,7 +3,9 @@
 pub(crate) mod affinity;
 pub(crate) mod choice;
 pub(crate) mod estimate;
+mod facts;
 pub(crate) mod health;
+pub(crate) mod index;
 pub(crate) mod length;
 pub(crate) mod starts;
 pub(crate) mod table;

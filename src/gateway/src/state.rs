@@ -18,6 +18,7 @@ use crate::routing::estimate::Estimate;
 use crate::routing::health::{Fault, HealthState};
 use crate::routing::length::Length;
 use crate::routing::starts::{EstimateSource, ExpectedStart, Starts};
+pub(super) use crate::routing::table::ModelKey;
 use crate::routing::table::{Model, Replica, RoutingTable};
 use rooflet_api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use rooflet_roofline::predict::Basis;
@@ -34,9 +35,6 @@ const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
 const UNPLACED_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Weight of the newest response in the moving average of response lengths.
 const NEWEST: f64 = 0.1;
-
-/// Namespace and served name of a model.
-pub(super) type ModelKey = (String, String);
 
 /// Replica of an admitted request, with the id of the in-flight request.
 #[derive(Debug, Clone)]
@@ -68,6 +66,8 @@ struct ModelState<W> {
     unplaced_since: Option<Instant>,
     /// Whether the longer queue limit applies because the model had too few replicas.
     has_backlog: bool,
+    /// Ready replicas in the last routing table.
+    replicas: Vec<u64>,
 }
 
 impl<W> ModelState<W> {
@@ -81,6 +81,7 @@ impl<W> ModelState<W> {
             peak: 0,
             unplaced_since: None,
             has_backlog: false,
+            replicas: Vec::new(),
         }
     }
 
@@ -141,6 +142,10 @@ pub(super) enum EnqueueResult<W> {
 pub(super) struct State<W> {
     replicas: BTreeMap<u64, ReplicaState>,
     models: BTreeMap<ModelKey, ModelState<W>>,
+    /// Number of queued requests of each model that has any.
+    queued: BTreeMap<ModelKey, usize>,
+    /// Replicas that failed since their last success.
+    failing: BTreeSet<u64>,
     prefixes: PrefixMemory,
     held_bytes: usize,
     /// Number of grants; also the id of the last granted request.
@@ -152,22 +157,34 @@ impl<W> State<W> {
         Self {
             replicas: BTreeMap::new(),
             models: BTreeMap::new(),
+            queued: BTreeMap::new(),
+            failing: BTreeSet::new(),
             prefixes: PrefixMemory::default(),
             held_bytes: 0,
             grants: 0,
         }
     }
 
-    /// Applies a new routing table. Returns the notifiers of queued requests that no replica will
-    /// serve.
-    pub(super) fn update(&mut self, table: &RoutingTable, now: Instant) -> Vec<W> {
-        let known: BTreeSet<u64> = table
-            .all()
-            .flat_map(|model| model.replicas.iter().map(|replica| replica.id))
-            .collect();
-        self.replicas
-            .retain(|id, state| !state.in_flight.is_empty() || known.contains(id));
-        for model in table.all() {
+    /// Applies a new routing table, in which the models in `changed` differ from the last one.
+    /// Returns the notifiers of queued requests that no replica will serve.
+    pub(super) fn update(
+        &mut self,
+        table: &RoutingTable,
+        changed: &BTreeSet<ModelKey>,
+        now: Instant,
+    ) -> Vec<W> {
+        let mut removed = Vec::new();
+        for key in changed {
+            if let Some(state) = self.models.get_mut(key) {
+                removed.append(&mut state.replicas);
+            }
+        }
+        for id in &removed {
+            if let Some(replica) = self.replicas.get_mut(id) {
+                replica.is_removed = true;
+            }
+        }
+        for model in changed.iter().filter_map(|key| table.get(key)) {
             let state = self.models.entry(model.key()).or_insert_with(ModelState::new);
             state.starts.record(&model.starting, now);
             let is_unplaced = model.replicas.is_empty() && model.is_unplaced && !model.may_become_ready;
@@ -175,36 +192,69 @@ impl<W> State<W> {
                 .unplaced_since
                 .filter(|_| is_unplaced)
                 .or(is_unplaced.then_some(now));
+            state.replicas = model.replicas.iter().map(|replica| replica.id).collect();
             for replica in &model.replicas {
-                self.replicas
-                    .entry(replica.id)
-                    .or_default()
-                    .record_report(replica.reported, now);
+                let state = self.replicas.entry(replica.id).or_default();
+                state.is_removed = false;
+                state.record_report(replica.reported, now);
             }
         }
-        let mut orphans = Vec::new();
+        for id in removed {
+            self.forget_if_removed(id);
+        }
+        let orphans = self.take_orphans(table, now);
+        for key in changed.iter().filter(|key| table.get(key).is_none()) {
+            self.models.remove(key);
+        }
+        orphans
+    }
+
+    /// Removes the queued requests that no replica will serve, and returns their notifiers.
+    fn take_orphans(&mut self, table: &RoutingTable, now: Instant) -> Vec<W> {
         // A replica that fails to start may recover. A model without desired replicas never starts.
         let is_unwanted = |key: &ModelKey| {
             table
                 .get(key)
                 .is_none_or(|model| model.replicas.is_empty() && !model.has_desired_replicas)
         };
-        let is_unplaced = |state: &ModelState<W>| {
+        let mut orphans = Vec::new();
+        let with_queue: Vec<_> = self.queued.keys().cloned().collect();
+        for key in with_queue {
+            let Some(state) = self.models.get_mut(&key) else {
+                continue;
+            };
             let is_over = |since| now.saturating_duration_since(since) >= UNPLACED_GRACE_PERIOD;
-            state.unplaced_since.is_some_and(is_over)
-        };
-        let is_orphaned =
-            |(key, state): &(&ModelKey, &mut ModelState<W>)| is_unwanted(key) || is_unplaced(state);
-        for (_, state) in self.models.iter_mut().filter(is_orphaned) {
+            if !is_unwanted(&key) && !state.unplaced_since.is_some_and(is_over) {
+                continue;
+            }
             let queued = std::iter::from_fn(|| state.queue.pop());
-            let waiters = state.heads.drain(..).chain(queued);
-            for (_, waiter) in waiters {
+            for (_, waiter) in state.heads.drain(..).chain(queued) {
                 self.held_bytes -= waiter.bytes;
                 orphans.push(waiter.notifier);
             }
+            self.recount(&key);
         }
-        self.models.retain(|key, _| table.get(key).is_some());
         orphans
+    }
+
+    /// Removes the state of a replica that no model has any more, after its last request.
+    fn forget_if_removed(&mut self, id: u64) {
+        if self
+            .replicas
+            .get(&id)
+            .is_some_and(|replica| replica.is_removed && replica.in_flight.is_empty())
+        {
+            self.replicas.remove(&id);
+            self.failing.remove(&id);
+        }
+    }
+
+    /// Updates the number of queued requests of a model, after its queue changed.
+    fn recount(&mut self, key: &ModelKey) {
+        match self.models.get(key).map_or(0, ModelState::queued) {
+            0 => drop(self.queued.remove(key)),
+            queued => drop(self.queued.insert(key.clone(), queued)),
+        }
     }
 
     fn model(&mut self, model: &Model) -> &mut ModelState<W> {
@@ -379,6 +429,7 @@ impl<W> State<W> {
             PushResult::Queued(ticket, evicted) => {
                 self.held_bytes += bytes;
                 self.held_bytes -= evicted.as_ref().map_or(0, |evicted| evicted.bytes);
+                self.recount(&model.key());
                 EnqueueResult::Queued(ticket, evicted.map(|evicted| evicted.notifier))
             }
         }
@@ -395,6 +446,7 @@ impl<W> State<W> {
             None => state.queue.remove(ticket),
         };
         self.held_bytes -= removed.map_or(0, |waiter| waiter.bytes);
+        self.recount(key);
     }
 
     /// Returns the expected start of a request behind all queued requests, or `None` if unknown.
@@ -453,14 +505,14 @@ impl<W> State<W> {
     /// That is the end of an unplaced model's grace period or of a replica's ejection. Returns
     /// `None` if no request is queued or no such time exists.
     pub(super) fn requeue_after(&self, now: Instant) -> Option<Duration> {
-        let mut with_queue = self.models.values().filter(|state| state.queued() > 0).peekable();
-        with_queue.peek()?;
+        if self.queued.is_empty() {
+            return None;
+        }
+        let with_queue = self.queued.keys().filter_map(|key| self.models.get(key));
         let left = |since| UNPLACED_GRACE_PERIOD.saturating_sub(now.saturating_duration_since(since));
         let grace_periods = with_queue.filter_map(|state| state.unplaced_since).map(left);
-        let ejections = self
-            .replicas
-            .values()
-            .filter_map(|state| state.health.ejected_for(now));
+        let failing = self.failing.iter().filter_map(|id| self.replicas.get(id));
+        let ejections = failing.filter_map(|state| state.health.ejected_for(now));
         grace_periods.chain(ejections).min()
     }
 
@@ -479,9 +531,9 @@ impl<W> State<W> {
         }
     }
 
-    /// Returns the number of queued requests of each model.
+    /// Returns the number of queued requests of each model that has any.
     pub(super) fn queued(&self) -> impl Iterator<Item = (&ModelKey, usize)> {
-        self.models.iter().map(|(key, state)| (key, state.queued()))
+        self.queued.iter().map(|(key, queued)| (key, *queued))
     }
 
     /// Records the first token of a response.
@@ -490,6 +542,7 @@ impl<W> State<W> {
             return;
         };
         state.health.succeeded();
+        self.failing.remove(&replica);
         if let Some(request) = state.in_flight.get_mut(&request_id)
             && request.first_token.is_none()
         {
@@ -510,10 +563,23 @@ impl<W> State<W> {
         length: Length,
         now: Instant,
     ) {
+        self.record_response(key, replica, request_id, length, now);
+        self.forget_if_removed(replica);
+    }
+
+    fn record_response(
+        &mut self,
+        key: &ModelKey,
+        replica: u64,
+        request_id: u64,
+        length: Length,
+        now: Instant,
+    ) {
         let Some(state) = self.replicas.get_mut(&replica) else {
             return;
         };
         state.health.succeeded();
+        self.failing.remove(&replica);
         let Some(request) = state.remove_in_flight(request_id, now) else {
             return;
         };
@@ -545,7 +611,9 @@ impl<W> State<W> {
         if let Some(state) = self.replicas.get_mut(&replica) {
             state.remove_in_flight(request_id, now);
             state.health.succeeded();
+            self.failing.remove(&replica);
         }
+        self.forget_if_removed(replica);
     }
 
     /// Records a failure of the replica.
@@ -553,7 +621,9 @@ impl<W> State<W> {
         if let Some(state) = self.replicas.get_mut(&replica) {
             state.remove_in_flight(request_id, now);
             state.health.failed(fault, now);
+            self.failing.insert(replica);
         }
+        self.forget_if_removed(replica);
     }
 
     /// Records the end of a request that shows nothing about the replica's health.
@@ -563,6 +633,7 @@ impl<W> State<W> {
         {
             state.health.abandoned();
         }
+        self.forget_if_removed(replica);
     }
 
     /// Returns the number of in-flight requests.
@@ -573,7 +644,8 @@ impl<W> State<W> {
 
     /// Returns the number of ejected replicas.
     pub(super) fn ejected(&self, now: Instant) -> usize {
-        let standings = self.replicas.values().map(|state| state.health.state(now));
+        let failing = self.failing.iter().filter_map(|id| self.replicas.get(id));
+        let standings = failing.map(|state| state.health.state(now));
         standings.filter(|health| *health == HealthState::Ejected).count()
     }
 }

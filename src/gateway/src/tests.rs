@@ -33,7 +33,7 @@ use rooflet_testing::within;
 /// Builds a deployment from `namespace/name serves=NAME wanted=N says=text-with-dashes
 /// has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME hedges=TIME started=SECONDS
 /// traffic=REVISION:PERCENT,…`.
-fn deployment(line: &str) -> ModelDeployment {
+pub(crate) fn deployment(line: &str) -> ModelDeployment {
     let number = |key: &str| field(line, key).map(|n| n.parse::<i32>().expect("a number"));
     let mut routing = json!({
         "queueTimeout": field(line, "waits"),
@@ -87,7 +87,7 @@ fn deployment(line: &str) -> ModelDeployment {
 
 /// Builds a replica from `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced
 /// weighs=BYTES`.
-fn replica(line: &str) -> ModelReplica {
+pub(crate) fn replica(line: &str) -> ModelReplica {
     let (namespace, name) = key(line);
     let spec = json!({
         "model": { "source": "local://guide" },
@@ -135,7 +135,7 @@ fn replica(line: &str) -> ModelReplica {
     replica
 }
 
-fn node(name: &str, endpoint: &str, truth: &str) -> FleetNode {
+pub(crate) fn node(name: &str, endpoint: &str, truth: &str) -> FleetNode {
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
     let mut status = FleetNodeStatus {
         endpoint: Some(endpoint.to_owned()),

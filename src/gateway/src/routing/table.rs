@@ -1,23 +1,21 @@
-//! Routing table: models and their ready replicas. An immutable value, rebuilt after every change
-//! of the watched objects.
+//! Routing table: models and their ready replicas. An immutable value; versions share the models
+//! that did not change. [`RouteIndex`](super::index::RouteIndex) derives it from the watched
+//! objects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
-
 use super::estimate::Speed;
-use rooflet_api::conditions::{condition_type, is_true};
-use rooflet_api::meta::REVISION_LABEL;
-use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ReplicaPhase, RoutingSpec};
-use rooflet_api::wire::replica_id;
+use rooflet_api::v1alpha1::RoutingSpec;
 use rooflet_base::quantity::parse_duration;
-use rooflet_base::units::Bytes;
 use rooflet_proxy::Upstream;
-use rooflet_roofline::loading::{Disk, Download, Link, WeightRead};
-use rooflet_roofline::published;
+use rooflet_roofline::loading::{Download, WeightRead};
 
+/// Number of parts of a table. A new version copies the changed parts only, so a change costs about
+/// one 512th of the table's pointers.
+const SHARDS: usize = 512;
 /// Maximum queue time if the deployment and the request set none.
 const DEFAULT_QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -65,7 +63,7 @@ impl Default for Routing {
 }
 
 impl Routing {
-    fn new(spec: &RoutingSpec) -> Self {
+    pub(super) fn new(spec: &RoutingSpec) -> Self {
         let default = Self::default();
         let time = |text: &String| parse_duration(text);
         Self {
@@ -80,6 +78,9 @@ impl Routing {
         }
     }
 }
+
+/// Namespace and served name of a model.
+pub(crate) type ModelKey = (String, String);
 
 /// Model, identified by namespace and served name.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -124,267 +125,164 @@ pub(crate) enum LookupError {
     Ambiguous(Vec<String>),
 }
 
-/// All models, by namespace and served name.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct RoutingTable {
-    models: BTreeMap<(String, String), Model>,
+/// Models whose served names have the same hash.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Shard {
+    /// Ordered by served name and namespace.
+    models: Vec<Arc<Model>>,
     /// Replicas on nodes whose Ready condition is Unknown.
-    silent: BTreeSet<u64>,
+    silent: BTreeSet<(ModelKey, u64)>,
+}
+
+impl Shard {
+    fn position(&self, (namespace, name): &ModelKey) -> Result<usize, usize> {
+        let key = (name.as_str(), namespace.as_str());
+        self.models.binary_search_by(|model| model.sort_key().cmp(&key))
+    }
+}
+
+/// All models, by namespace and served name. Clones share all models.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RoutingTable {
+    shards: Vec<Arc<Shard>>,
+}
+
+impl Default for RoutingTable {
+    fn default() -> Self {
+        Self {
+            shards: vec![Arc::default(); SHARDS],
+        }
+    }
+}
+
+fn shard_of(name: &str) -> usize {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    (hasher.finish() % SHARDS as u64) as usize
 }
 
 impl RoutingTable {
-    pub(crate) fn new<'a>(
-        deployments: impl IntoIterator<Item = &'a ModelDeployment>,
-        replicas: impl IntoIterator<Item = &'a ModelReplica>,
-        nodes: impl IntoIterator<Item = &'a FleetNode>,
-    ) -> Self {
+    #[cfg(test)]
+    pub(crate) fn of_models(models: impl IntoIterator<Item = Model>) -> Self {
         let mut table = Self::default();
-        for deployment in deployments {
-            table.add_deployment(deployment);
-        }
-        let (silent, reporting): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| is_silent(node));
-        let silent: BTreeSet<_> = silent.into_iter().map(FleetNode::name_any).collect();
-        let hosts: BTreeMap<_, _> = reporting.into_iter().filter_map(host).collect();
-        for replica in replicas {
-            if replica
-                .spec
-                .node_name
-                .as_ref()
-                .is_some_and(|node| silent.contains(node))
-            {
-                table.silent.insert(id(replica));
-            }
-            table.add_replica(replica, &hosts);
+        for model in models {
+            table.set(&model.key(), Some(model), BTreeSet::new());
         }
         table
     }
 
-    #[cfg(test)]
-    pub(crate) fn of_models(models: impl IntoIterator<Item = Model>) -> Self {
-        Self {
-            models: models.into_iter().map(|model| (model.key(), model)).collect(),
-            ..Self::default()
+    /// Replaces a model and its replicas on silent nodes. Returns whether the table changed.
+    pub(super) fn set(&mut self, key: &ModelKey, model: Option<Model>, silent: BTreeSet<u64>) -> bool {
+        let shard = &mut self.shards[shard_of(&key.1)];
+        let known = shard.position(key).ok().map(|at| &*shard.models[at]);
+        let of_model = (key.clone(), 0)..=(key.clone(), u64::MAX);
+        let known_silent = shard.silent.range(of_model.clone()).map(|(_, id)| id);
+        let is_model_changed = known != model.as_ref();
+        let is_silent_changed = !known_silent.eq(&silent);
+        if is_silent_changed {
+            let shard = Arc::make_mut(shard);
+            let before: Vec<_> = shard.silent.range(of_model).cloned().collect();
+            for gone in &before {
+                shard.silent.remove(gone);
+            }
+            shard
+                .silent
+                .extend(silent.into_iter().map(|id| (key.clone(), id)));
         }
-    }
-
-    fn model(&mut self, namespace: &str, name: &str) -> &mut Model {
-        let key = (namespace.to_owned(), name.to_owned());
-        self.models.entry(key).or_insert_with(|| Model {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            created: i64::MAX,
-            ..Model::default()
-        })
-    }
-
-    fn add_deployment(&mut self, deployment: &ModelDeployment) {
-        let namespace = deployment.namespace().unwrap_or_default();
-        let name = deployment
-            .spec
-            .serving
-            .name
-            .clone()
-            .unwrap_or_else(|| deployment.name_any());
-        let status = deployment.status.clone().unwrap_or_default();
-        let find = |kind: &str| status.conditions.iter().find(|condition| condition.type_ == kind);
-        let ready = find(condition_type::READY);
-        // A rejected or degraded deployment becomes ready only if one of its replicas may; see
-        // `add_replica`.
-        let is_stuck = find(condition_type::ADMITTED).is_some_and(|admitted| admitted.status == "False")
-            || is_true(&status.conditions, condition_type::DEGRADED);
-        let model = self.model(&namespace, &name);
-        model.created = model.created.min(created(&deployment.metadata));
-        if deployment.metadata.deletion_timestamp.is_some() {
-            model
-                .unavailable_reason
-                .get_or_insert("the deployment is being deleted".to_owned());
-            return;
+        if is_model_changed {
+            let shard = Arc::make_mut(shard);
+            match (shard.position(key), model) {
+                (Ok(at), Some(model)) => shard.models[at] = Arc::new(model),
+                (Ok(at), None) => drop(shard.models.remove(at)),
+                (Err(at), Some(model)) => shard.models.insert(at, Arc::new(model)),
+                (Err(_), None) => {}
+            }
         }
-        let autoscaled = deployment.spec.autoscaling.is_some();
-        let replicas = u32::try_from(deployment.spec.replicas).unwrap_or_default();
-        let rows = replicas.saturating_mul(deployment.spec.serving.max_concurrency);
-        model.wanted_rows = model.wanted_rows.saturating_add(rows);
-        model.has_desired_replicas |= deployment.spec.replicas > 0 || autoscaled;
-        model.may_become_ready |= model.has_desired_replicas && !is_stuck;
-        model.autoscaled |= autoscaled;
-        let last_start = status
-            .last_start
-            .map(|start| Duration::from_secs(u64::from(start.seconds)));
-        model.last_start = model.last_start.max(last_start);
-        model.unavailable_reason = ready
-            .map(|ready| ready.message.clone())
-            .or(model.unavailable_reason.take());
-        model.routing = Routing::new(&deployment.spec.routing);
-        let shares = status.traffic.iter();
-        model
-            .traffic
-            .extend(shares.map(|share| (share.revision.clone(), share.weight.max(0).unsigned_abs())));
+        is_model_changed || is_silent_changed
     }
 
-    fn add_replica(&mut self, replica: &ModelReplica, hosts: &BTreeMap<String, Host>) {
-        let Some(name) = &replica.spec.serving.name else {
-            return;
-        };
-        let namespace = replica.namespace().unwrap_or_default();
-        let status = replica.status.clone().unwrap_or_default();
-        let id = id(replica);
-        let is_terminating = replica.metadata.deletion_timestamp.is_some();
-        let host = replica.spec.node_name.as_ref().and_then(|node| hosts.get(node));
-        let is_ready = is_true(&status.conditions, condition_type::READY) && !is_terminating;
-        let (Some(host), true) = (host, is_ready) else {
-            // A replica that is not ready does not define a model without a deployment.
-            let Some(model) = self.models.get_mut(&(namespace, name.clone())) else {
-                return;
+    /// Returns the keys of the models that differ from an earlier version of this table, in order.
+    pub(crate) fn changed_since(&self, before: &Self) -> BTreeSet<ModelKey> {
+        let mut changed = BTreeSet::new();
+        for (now, before) in self.shards.iter().zip(&before.shards) {
+            if Arc::ptr_eq(now, before) {
+                continue;
+            }
+            let differs = |model: &&Arc<Model>, other: &Shard| {
+                let at = other.position(&model.key());
+                !at.is_ok_and(|at| Arc::ptr_eq(model, &other.models[at]))
             };
-            if !is_terminating && replica.spec.node_name.is_some() {
-                model.starting.push(id);
-                let weights = status.admission.map(|admission| admission.memory.weights_bytes);
-                let reading = host
-                    .zip(weights)
-                    .map(|(host, bytes)| WeightRead::new(Bytes(bytes), &host.disk));
-                let download = status.download.as_ref().zip(host).and_then(|(download, host)| {
-                    let missing = download.total_bytes.saturating_sub(download.bytes);
-                    Download::new(Bytes(missing), &host.link)
-                });
-                let soonest = |a: &Download, b: &Download| a.seconds.total_cmp(&b.seconds);
-                model.download = match (model.starting.len(), model.download, download) {
-                    (1, _, download) => download,
-                    (_, Some(known), Some(download)) => {
-                        Some(known).into_iter().chain([download]).min_by(soonest)
-                    }
-                    (_, _, _) => None,
-                };
-                let soonest = |a: &WeightRead, b: &WeightRead| a.seconds.total_cmp(&b.seconds);
-                model.reading = model.reading.into_iter().chain(reading).min_by(soonest);
-            }
-            if !is_terminating && is_unplaced(replica) {
-                model.is_unplaced = true;
-                return;
-            }
-            // The successor of a terminating replica may not exist yet, and the agent restarts a
-            // crashed worker. A Failed replica does not recover.
-            model.may_become_ready |= model.has_desired_replicas && status.phase != ReplicaPhase::Failed;
-            return;
-        };
-        let target = Target {
-            namespace: namespace.clone(),
-            replica: replica.name_any(),
-        };
-        let rows = replica.spec.serving.max_concurrency;
-        let endpoint = Replica {
-            id,
-            target,
-            upstream: host.upstream.clone(),
-            revision: replica.labels().get(REVISION_LABEL).cloned(),
-            rows,
-            speed: Speed::of(&status, rows),
-            reported: status
-                .requests
-                .map(|requests| requests.running + requests.waiting),
-        };
-        let model = self.model(&namespace, name);
-        model.created = model.created.min(created(&replica.metadata));
-        model.context_tokens = model
-            .context_tokens
-            .max(status.model.map(|model| model.context_tokens));
-        model.replicas.push(endpoint);
+            let new = now.models.iter().filter(|model| differs(model, before));
+            let old = before.models.iter().filter(|model| differs(model, now));
+            changed.extend(new.chain(old).map(|model| model.key()));
+        }
+        changed
+    }
+
+    fn of_name(&self, name: &str) -> &[Arc<Model>] {
+        let models = &self.shards[shard_of(name)].models;
+        let start = models.partition_point(|model| model.name.as_str() < name);
+        let end = models.partition_point(|model| model.name.as_str() <= name);
+        &models[start..end]
     }
 
     /// Returns the model for a served name or `namespace/name`.
     pub(crate) fn find(&self, requested: &str) -> Result<&Model, LookupError> {
-        let mut same_name = self.models.values().filter(|model| model.name == requested);
-        match (same_name.next(), same_name.next()) {
-            (Some(model), None) => return Ok(model),
-            (Some(_), Some(_)) => {
-                let all = self.models.values().filter(|model| model.name == requested);
-                return Err(LookupError::Ambiguous(all.map(Model::full_name).collect()));
+        match self.of_name(requested) {
+            [model] => return Ok(model),
+            [] => {}
+            all => {
+                let names = all.iter().map(|model| model.full_name());
+                return Err(LookupError::Ambiguous(names.collect()));
             }
-            (None, _) => {}
         }
         let (namespace, name) = requested.split_once('/').ok_or(LookupError::NotFound)?;
-        self.models
-            .get(&(namespace.to_owned(), name.to_owned()))
+        self.get(&(namespace.to_owned(), name.to_owned()))
             .ok_or(LookupError::NotFound)
     }
 
     /// Returns the model with this [`Model::key`].
-    pub(crate) fn get(&self, key: &(String, String)) -> Option<&Model> {
-        self.models.get(key)
+    pub(crate) fn get(&self, key: &ModelKey) -> Option<&Model> {
+        let shard = &self.shards[shard_of(&key.1)];
+        Some(&shard.models[shard.position(key).ok()?])
     }
 
-    /// Returns whether the replica's node has stopped reporting.
-    pub(crate) fn is_silent(&self, replica: u64) -> bool {
-        self.silent.contains(&replica)
+    /// Returns whether the node of the model's replica has stopped reporting.
+    pub(crate) fn is_silent(&self, model: &ModelKey, replica: u64) -> bool {
+        let shard = &self.shards[shard_of(&model.1)];
+        shard.silent.contains(&(model.clone(), replica))
     }
 
+    /// Returns all models, in no particular order.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Model> {
-        self.models.values()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.models.iter().map(AsRef::as_ref))
     }
 
-    /// Returns all models, each with its shortest unambiguous name.
-    pub(crate) fn models(&self) -> impl Iterator<Item = (String, &Model)> {
-        self.models.values().map(|model| {
-            let name = match self.find(&model.name) {
-                Ok(found) if std::ptr::eq(found, model) => model.name.clone(),
-                Ok(_) | Err(_) => model.full_name(),
-            };
-            (name, model)
-        })
+    /// Returns all models, each with its shortest unambiguous name, ordered by namespace and served
+    /// name.
+    pub(crate) fn models(&self) -> Vec<(String, &Model)> {
+        let mut models: Vec<_> = self.all().collect();
+        models.sort_by_key(|model| (&model.namespace, &model.name));
+        let name = |model: &Model| match self.of_name(&model.name) {
+            [_] => model.name.clone(),
+            _ => model.full_name(),
+        };
+        models.into_iter().map(|model| (name(model), model)).collect()
     }
 }
 
 impl Model {
-    pub(crate) fn key(&self) -> (String, String) {
+    pub(crate) fn key(&self) -> ModelKey {
         (self.namespace.clone(), self.name.clone())
+    }
+
+    fn sort_key(&self) -> (&str, &str) {
+        (&self.name, &self.namespace)
     }
 
     fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
-}
-
-/// Returns the hash of the replica's namespace and name.
-fn id(replica: &ModelReplica) -> u64 {
-    replica_id(&replica.namespace().unwrap_or_default(), &replica.name_any())
-}
-
-/// Returns whether the replica is unschedulable and no preemption is pending for it.
-fn is_unplaced(replica: &ModelReplica) -> bool {
-    let status = replica.status.as_ref();
-    let is_rejected =
-        |condition: &Condition| condition.type_ == condition_type::SCHEDULED && condition.status == "False";
-    replica.spec.node_name.is_none()
-        && status.is_some_and(|status| {
-            status.nominated_node_name.is_none() && status.conditions.iter().any(is_rejected)
-        })
-}
-
-/// Node whose agent serves requests.
-struct Host {
-    upstream: Upstream,
-    disk: Disk,
-    link: Link,
-}
-
-fn host(node: &FleetNode) -> Option<(String, Host)> {
-    let status = node.status.as_ref()?;
-    let upstream = status.endpoint.as_deref()?.parse().ok()?;
-    let measured = status.probe.as_ref().map(|probe| &probe.measurements);
-    let disk = Disk::new(measured.and_then(published::disk_read));
-    let link = Link::new(status.download.map(|speed| speed.median_bytes_per_second));
-    Some((node.name_any(), Host { upstream, disk, link }))
-}
-
-/// Returns whether the node has stopped reporting. The gateway sends no requests to such nodes.
-fn is_silent(node: &FleetNode) -> bool {
-    node.status.as_ref().is_some_and(|status| {
-        let mut conditions = status.conditions.iter();
-        conditions.any(|condition| condition.type_ == condition_type::READY && condition.status == "Unknown")
-    })
-}
-
-fn created(meta: &kube::api::ObjectMeta) -> i64 {
-    meta.creation_timestamp
-        .as_ref()
-        .map_or(0, |created| created.0.as_second())
 }

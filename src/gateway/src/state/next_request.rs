@@ -12,6 +12,16 @@ use crate::routing::table::{Model, Replica};
 impl<W> State<W> {
     /// Removes the next queued request that a replica can serve now, and grants the replica.
     pub(crate) fn next(&mut self, model: &Model, now: Instant) -> Option<(Grant, W)> {
+        let key = model.key();
+        if !self.queued.contains_key(&key) {
+            return None;
+        }
+        let next = self.take_next(model, now);
+        self.recount(&key);
+        next
+    }
+
+    fn take_next(&mut self, model: &Model, now: Instant) -> Option<(Grant, W)> {
         let usable = self.usable(model, now);
         loop {
             let mut free = usable.clone();

@@ -33,6 +33,8 @@ pub(super) struct ReplicaState {
     pub(super) in_flight: BTreeMap<u64, InFlightRequest>,
     pub(super) last_chosen: u64,
     pub(super) external: ExternalLoad,
+    /// Whether the routing table no longer has the replica.
+    pub(super) is_removed: bool,
 }
 
 /// Observed requests of other gateways at a replica.

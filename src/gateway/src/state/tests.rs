@@ -322,7 +322,10 @@ fn returns_queued_requests_of_removed_model() {
         assert!(matches!(queued, EnqueueResult::Queued(_, None)), "{queued:?}");
     }
     assert_eq!(state.take_peaks().values().sum::<u64>(), 2);
-    assert_eq!(state.update(&RoutingTable::default(), clock.instant()), [0, 1]);
+    assert_eq!(
+        state.update(&RoutingTable::default(), &keys(), clock.instant()),
+        [0, 1]
+    );
     assert_eq!(state.held_bytes, 0);
     model.has_desired_replicas = false;
     let queued = state.enqueue(&model, &info(1), 10, MINUTE, 9, clock.instant());
@@ -358,6 +361,11 @@ fn typical_length_is_per_choice_and_bounded_by_max_tokens() {
     }
 }
 
+/// Returns the key of [`model`].
+fn keys() -> BTreeSet<ModelKey> {
+    [model(0, 1).key()].into()
+}
+
 fn table(model: Model) -> RoutingTable {
     RoutingTable::of_models([model])
 }
@@ -369,7 +377,11 @@ fn gives_up_unplaced_model_after_grace_period() {
     let mut unplaced = model(0, 1);
     unplaced.is_unplaced = true;
     let mut state = State::new();
-    assert!(state.update(&table(unplaced.clone()), clock.instant()).is_empty());
+    assert!(
+        state
+            .update(&table(unplaced.clone()), &keys(), clock.instant())
+            .is_empty()
+    );
     let queued = state.enqueue(&unplaced, &info(1), 10, MINUTE, 7, clock.instant());
     assert!(matches!(queued, EnqueueResult::Queued(_, None)), "{queued:?}");
     assert_eq!(state.requeue_after(clock.instant()), Some(UNPLACED_GRACE_PERIOD));
@@ -383,17 +395,21 @@ fn gives_up_unplaced_model_after_grace_period() {
         may_become_ready: true,
         ..unplaced.clone()
     };
-    state.update(&table(leaving), clock.instant());
+    state.update(&table(leaving), &keys(), clock.instant());
     assert_eq!(state.grace_period_left(&unplaced, clock.instant()), None);
-    state.update(&table(unplaced.clone()), clock.instant());
+    state.update(&table(unplaced.clone()), &keys(), clock.instant());
     manual.advance(UNPLACED_GRACE_PERIOD - Duration::from_millis(1));
-    assert!(state.update(&table(unplaced.clone()), clock.instant()).is_empty());
+    assert!(
+        state
+            .update(&table(unplaced.clone()), &keys(), clock.instant())
+            .is_empty()
+    );
     manual.advance(Duration::from_millis(1));
     assert_eq!(
         state.grace_period_left(&unplaced, clock.instant()),
         Some(Duration::ZERO)
     );
-    assert_eq!(state.update(&table(unplaced), clock.instant()), [7]);
+    assert_eq!(state.update(&table(unplaced), &keys(), clock.instant()), [7]);
 }
 
 #[test]
@@ -429,7 +445,7 @@ fn counts_requests_of_other_gateways_until_they_expire() {
             .replicas
             .iter_mut()
             .for_each(|one| one.reported = Some(count));
-        state.update(&table(model.clone()), clock.instant());
+        state.update(&table(model.clone()), &keys(), clock.instant());
         state.replicas[&busy].external.at(clock.instant())
     };
     assert_eq!(report(&mut state, &mut model, 3), 0);
