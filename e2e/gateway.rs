@@ -280,10 +280,10 @@ fn two_gateways_share_replicas_and_stored_responses() {
         http.post("/v1/responses", &body).expect("a response")
     };
     let first = respond(&cluster.gateway, None);
-    let keeper = replica_of(&first);
+    let storing_replica = replica_of(&first);
     let id = first.json()["id"].as_str().expect("an id").to_owned();
     for gateway in [&cluster.gateway, &other, &cluster.gateway, &other] {
-        assert_eq!(replica_of(&respond(gateway, Some(&id))), keeper);
+        assert_eq!(replica_of(&respond(gateway, Some(&id))), storing_replica);
     }
     for node in ["node-1", "node-2"] {
         cluster.workers(node).into_iter().for_each(kill_9);

@@ -29,7 +29,7 @@ use crate::config::AgentConfig;
 use crate::reports::Reports;
 use crate::workers::in_flight::InFlightCounts;
 use crate::workers::pacing::Pacing;
-use rooflet_api::wire::{CHIP_SHARE_HEADER, KEEPER_HEADER, behind_proxy};
+use rooflet_api::wire::{CHIP_SHARE_HEADER, REPLICA_ID_HEADER, behind_proxy};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;
 use rooflet_base::metrics::{Registry, TEXT_FORMAT, render};
@@ -208,7 +208,7 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     let kept = requested_path
         .starts_with(RESPONSES_PATH)
         .then(|| StoredReference::of(&peeked.body));
-    if let Err(not_found) = retain_keeper(&mut serving, kept.flatten().as_ref()) {
+    if let Err(not_found) = retain_storing_replica(&mut serving, kept.flatten().as_ref()) {
         return not_found.into_response();
     }
     let mut last = None;
@@ -219,9 +219,9 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
     {
         let mut request = Request::from_parts(parts.clone(), Body::from(peeked.body.clone()));
         if requested_path == RESPONSES_PATH
-            && let Ok(keeper) = HeaderValue::from_str(&format!("{:016x}", key.id()))
+            && let Ok(replica_id) = HeaderValue::from_str(&format!("{:016x}", key.id()))
         {
-            request.headers_mut().insert(KEEPER_HEADER, keeper);
+            request.headers_mut().insert(REPLICA_ID_HEADER, replica_id);
         }
         match app.proxy.forward(request, upstream, &path).await {
             Ok(response) => return response,
@@ -238,17 +238,17 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
 }
 
 /// Removes all replicas except the one that stores the response that the request continues.
-fn retain_keeper<E>(
+fn retain_storing_replica<E>(
     serving: &mut Vec<(ReplicaKey, E)>,
     kept: Option<&StoredReference>,
 ) -> Result<(), ApiError> {
-    let keeper = kept
-        .and_then(StoredReference::keeper)
-        .filter(|keeper| *keeper != 0);
-    let Some((kept, keeper)) = kept.zip(keeper) else {
+    let replica_id = kept
+        .and_then(StoredReference::replica_id)
+        .filter(|replica_id| *replica_id != 0);
+    let Some((kept, replica_id)) = kept.zip(replica_id) else {
         return Ok(());
     };
-    serving.retain(|(key, _)| key.id() == keeper);
+    serving.retain(|(key, _)| key.id() == replica_id);
     match serving.is_empty() {
         true => Err(kept.not_found()),
         false => Ok(()),
@@ -408,18 +408,18 @@ mod tests {
     }
 
     #[test]
-    fn continued_responses_are_routed_to_their_keeper() {
+    fn continued_responses_are_routed_to_the_replica_that_stores_them() {
         let key = |name: &str| ReplicaKey::new("default", name);
         let serving = || vec![(key("a"), 1), (key("b"), 2)];
-        let id = |keeper: u64| format!("resp_{keeper:016x}00112233");
+        let id = |replica_id: u64| format!("resp_{replica_id:016x}00112233");
         let of = |id: String| {
             let body = json!({"previous_response_id": id}).to_string();
             let mut left = serving();
-            let outcome = retain_keeper(&mut left, StoredReference::of(body.as_bytes()).as_ref());
+            let outcome = retain_storing_replica(&mut left, StoredReference::of(body.as_bytes()).as_ref());
             outcome.map(|()| left).map_err(|err| err.code)
         };
         assert_eq!(of(id(key("b").id())), Ok(vec![(key("b"), 2)]));
-        // Ids from elsewhere carry no keeper; any worker may answer for them.
+        // Ids from elsewhere contain no replica id; any worker may process them.
         assert_eq!(of(id(0)), Ok(serving()));
         assert_eq!(of("resp_1".to_owned()), Ok(serving()));
         let gone = Err(Some(ErrorCode::PreviousResponseNotFound));

@@ -134,7 +134,7 @@ pub const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
 /// Request header of a gateway for `/v1/responses`: replica id, 16 hexadecimal digits. The worker
 /// includes it in the response's id, so that every gateway finds the replica that stores the
 /// response.
-pub const KEEPER_HEADER: &str = "x-rooflet-keeper";
+pub const REPLICA_ID_HEADER: &str = "x-rooflet-replica-id";
 
 /// Returns the id by which gateways identify a replica. It is equal in all gateways and agents of a
 /// build.
@@ -154,7 +154,7 @@ pub fn behind_proxy(path: &str) -> Option<&str> {
 
 /// Returns the id of the replica that stores a response or an item; 0 if the request did not come
 /// through a gateway. `None` for ids of another format.
-pub fn keeper_of(id: &str) -> Option<u64> {
+pub fn replica_id_of(id: &str) -> Option<u64> {
     let (_, digits) = id.split_once('_')?;
     let digits = digits.get(..16)?;
     let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -239,9 +239,9 @@ mod tests {
 
     #[test]
     fn response_id_contains_the_replica_id() {
-        assert_eq!(keeper_of("resp_00000000000000ffabc"), Some(255));
-        assert_eq!(keeper_of("resp_ffffffffffffffff"), Some(u64::MAX));
-        assert_eq!(keeper_of("msg_00000000000000ffabc"), Some(255));
+        assert_eq!(replica_id_of("resp_00000000000000ffabc"), Some(255));
+        assert_eq!(replica_id_of("resp_ffffffffffffffff"), Some(u64::MAX));
+        assert_eq!(replica_id_of("msg_00000000000000ffabc"), Some(255));
         for id in [
             "resp_1",
             "resp_+000000000000000",
@@ -249,7 +249,7 @@ mod tests {
             "resp_00000000000000é",
             "",
         ] {
-            assert_eq!(keeper_of(id), None, "{id}");
+            assert_eq!(replica_id_of(id), None, "{id}");
         }
     }
 

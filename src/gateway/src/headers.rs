@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use rooflet_api::wire::{KEEPER_HEADER, RUNNING_HEADER};
+use rooflet_api::wire::{REPLICA_ID_HEADER, RUNNING_HEADER};
 use rooflet_inference_api::openai::stored_reference::RESPONSES_PATH;
 use rooflet_telemetry::trace::{TRACEPARENT, TraceContext};
 
@@ -76,9 +76,9 @@ pub(crate) fn set_for_agent(
     context: Option<TraceContext>,
 ) {
     if path == RESPONSES_PATH
-        && let Ok(keeper) = HeaderValue::from_str(&format!("{replica:016x}"))
+        && let Ok(replica_id) = HeaderValue::from_str(&format!("{replica:016x}"))
     {
-        headers.insert(KEEPER_HEADER, keeper);
+        headers.insert(REPLICA_ID_HEADER, replica_id);
     }
     // Without a span of the gateway, the client's own context passes unchanged.
     if let Some(context) = context {

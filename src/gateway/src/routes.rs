@@ -29,7 +29,7 @@ use crate::response::outcome::{
 use crate::response::refusal;
 use crate::routing::health::Fault;
 use crate::routing::table::{Model, RoutingTable, Target};
-use rooflet_api::wire::keeper_of;
+use rooflet_api::wire::replica_id_of;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;
@@ -281,7 +281,7 @@ impl Gateway {
         kept: &StoredReference,
     ) -> Result<Answered, ModelError> {
         let not_found = || ModelError::from(kept.not_found());
-        let owner = kept.keeper().ok_or_else(not_found)?;
+        let owner = kept.replica_id().ok_or_else(not_found)?;
         let slot = self.dispatcher.assign_to_owner(model, &incoming.info, owner);
         match self.attempt(incoming, slot.ok_or_else(not_found)?, None).await {
             Ok(response) => Ok(response),
@@ -293,7 +293,7 @@ impl Gateway {
     /// Forwards `GET` and `DELETE` of a stored response to the replica that owns it.
     pub(super) async fn kept(&self, request: Request, response_id: &str) -> Result<Response, ApiError> {
         let table = self.table()?;
-        let owner = keeper_of(response_id);
+        let owner = replica_id_of(response_id);
         let (model, replica) = table
             .all()
             .flat_map(|model| model.replicas.iter().map(move |replica| (model, replica)))

@@ -24,7 +24,7 @@ use super::*;
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::*;
-use rooflet_api::wire::KEEPER_HEADER;
+use rooflet_api::wire::REPLICA_ID_HEADER;
 use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use rooflet_telemetry::recorder::Recorder;
@@ -286,8 +286,8 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
             true => Value::Null,
             false => serde_json::from_slice(&body).expect("JSON"),
         };
-        if let Some(keeper) = parts.headers.get(KEEPER_HEADER) {
-            body["keeper"] = json!(keeper.to_str().expect("ASCII"));
+        if let Some(replica_id) = parts.headers.get(REPLICA_ID_HEADER) {
+            body["replica_id"] = json!(replica_id.to_str().expect("ASCII"));
         }
         let status = agent.statuses.lock().expect("ok").get(&replica).copied();
         agent

@@ -8,7 +8,7 @@ use camino::Utf8Path;
 
 use super::native;
 
-/// File that keeps Spotlight out of a directory.
+/// Name of the file that excludes a directory from Spotlight.
 const NEVER_INDEX: &str = ".metadata_never_index";
 
 /// Creates a directory with access for the owner only. On a Mac, Time Machine does not back up the

@@ -1,4 +1,4 @@
-//! How fast files are read from their disk, past the page cache: what bounds a cold start.
+//! Measurement of the disk's read speed without the page cache. This speed bounds a cold start.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,36 +7,35 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use rooflet_base::clock::Clock;
 
-/// One read. As loaders read weights: long and in order.
+/// Bytes per read. Reads are long and sequential, as when weights are loaded.
 const CHUNK_BYTES: usize = 8 << 20;
-/// Direct reads want memory, offsets and lengths in multiples of the disk's blocks; 4 KiB is the
-/// largest in use.
+/// Alignment of memory, offsets and lengths of direct reads: 4 KiB, the largest block size in use.
 const ALIGNMENT: usize = 4096;
-/// A smaller file says more of the seek than of the disk.
+/// Minimum file size. The time to read a smaller file depends mostly on the seek.
 const MIN_FILE_BYTES: u64 = 64 << 20;
-/// Read at most; a disk's own cache is smaller.
+/// Maximum bytes to read, which exceeds the internal cache of a disk.
 const MAX_BYTES: u64 = 1 << 30;
-/// Slow disks are not read for longer.
+/// Maximum duration of the reads in seconds, for slow disks.
 const MAX_SECONDS: f64 = 3.0;
-/// Entries of a directory tree that are looked at.
+/// Maximum number of entries of a directory tree that are searched.
 const MAX_ENTRIES: usize = 10_000;
 
-/// A direct read on Linux never comes from the page cache. macOS only promises not to fill it: what
-/// is in it already may still answer.
+/// True if a direct read never uses the page cache, as on Linux. macOS only guarantees that a
+/// direct read does not fill the cache; cached pages may still be used.
 const BYPASS_IS_CERTAIN: bool = cfg!(target_os = "linux");
 
-/// A file that was read.
+/// Measurement of one file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DiskRead {
     pub path: Utf8PathBuf,
-    /// Whether the system was made to go to the disk.
+    /// True if all bytes came from the disk, not from the page cache.
     pub past_cache: bool,
     pub chunk_bytes: usize,
-    /// Seconds of each chunk, in order.
+    /// Duration of each read in seconds, in order.
     pub seconds: Vec<f64>,
 }
 
-/// Why nothing was read.
+/// Reason why no file was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskReadError {
     #[error("reading `{path}`")]
@@ -78,8 +77,7 @@ pub fn read(path: &Utf8Path, clock: &Clock) -> Result<DiskRead, DiskReadError> {
         return Err(DiskReadError::TooSmall { path, bytes });
     }
     let outcome = match open_direct(&path) {
-        // Some file systems, those in memory among them, know no direct reads and say so at the
-        // first one.
+        // Some file systems, such as tmpfs, do not support direct reads. The first read then fails.
         Ok(file) => read_chunks(file, clock).map(|seconds| (BYPASS_IS_CERTAIN, seconds)),
         Err(err) => Err(err),
     };
@@ -104,7 +102,7 @@ fn largest_file(directory: &Utf8Path) -> Option<(Utf8PathBuf, u64)> {
     let mut largest: Option<(Utf8PathBuf, u64)> = None;
     let mut directories = vec![directory.to_owned()];
     let mut entries = 0;
-    // What cannot be looked at is not read either: any large file will do.
+    // Entries that cannot be read are skipped, because any large file is sufficient.
     while let Some(directory) = directories.pop() {
         for entry in directory.read_dir_utf8().into_iter().flatten().flatten() {
             entries += 1;
@@ -141,7 +139,8 @@ fn open_direct(path: &Utf8Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whole chunks only: what is left at the end is not timed.
+/// Returns the duration of each read. The rest of the file after the last complete chunk is not
+/// read.
 fn read_chunks(mut file: File, clock: &Clock) -> io::Result<Vec<f64>> {
     let mut memory = vec![0_u8; CHUNK_BYTES + ALIGNMENT];
     let skip = memory.as_ptr().align_offset(ALIGNMENT);
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_file_of_a_tree_is_read_in_chunks() {
+    fn reads_largest_file_of_a_tree_in_chunks() {
         let directory = TempDir::new();
         let path = directory.path();
         fs::create_dir(path.join("model")).unwrap();
@@ -186,16 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn errors_name_the_path() {
         let directory = TempDir::new();
         let path = directory.path();
         let small = file(path, "small", 1);
-        let said = |path: &Utf8Path| read(path, &Clock::System).unwrap_err().to_string();
+        let error = |path: &Utf8Path| read(path, &Clock::System).unwrap_err().to_string();
         assert_eq!(
-            said(&small),
+                        error(&small),
             format!("`{small}` has 1048576 bytes: name a file of 64 MiB or more")
         );
-        assert_eq!(said(path), format!("no file below `{path}` has 64 MiB or more"));
-        assert_eq!(said("/does/not/exist".into()), "reading `/does/not/exist`");
+                assert_eq!(error(path), format!("no file below `{path}` has 64 MiB or more"));
+                assert_eq!(error("/does/not/exist".into()), "reading `/does/not/exist`");
     }
 }

@@ -1,4 +1,4 @@
-//! A machine made of values.
+//! Simulated machine, whose state is set by its user.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use rooflet_api::v1alpha1::Chip;
 use rooflet_base::mutex::lock;
 use rooflet_base::units::Bytes;
 
-/// What the system itself keeps from being swapped out.
+/// Memory that the operating system itself has wired.
 const ORDINARILY_WIRED: Bytes = Bytes::gib(2);
 
-/// Clones are the same machine: what is set on one shows on all.
+/// Simulated machine. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct FakeHost {
     state: Arc<Mutex<State>>,
@@ -23,7 +23,7 @@ pub struct FakeHost {
 struct State {
     identity: Identity,
     memory: Memory,
-    /// `None`: that of this machine.
+    /// `None`: the disk of this machine.
     disk: Option<Disk>,
     power: Power,
     presence: Presence,
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl FakeHost {
-    /// A machine that is what `identity` says, with `total` memory, all of it free.
+    /// Returns a machine with this identity and `total` memory, which is all free.
     pub fn of(identity: Identity, total: Bytes) -> Self {
         let state = State {
             identity,
@@ -62,13 +62,14 @@ impl FakeHost {
         }
     }
 
-    /// The same machine with the disk of this one, for workers that really write to it.
+    /// Replaces the simulated disk by the disk of this machine, for workers that write real files.
     pub fn with_native_disk(self) -> Self {
         self.with(|state| state.disk = None);
         self
     }
 
-    /// A machine named `hostname` with `total` memory, all of it free and all of it for the GPU.
+    /// Returns a machine named `hostname` with `total` memory. The memory is free, and the GPU may
+    /// use all of it.
     pub fn new(hostname: &str, total: Bytes) -> Self {
         let identity = Identity {
             machine_id: Some(format!("fake-{hostname}")),
@@ -98,17 +99,17 @@ impl FakeHost {
         self.with(|state| state.presence.lid_closed = Some(closed));
     }
 
-    /// Since when nobody has touched it.
+    /// Sets the time since the last input of a user.
     pub fn set_idle(&self, idle: Duration) {
         self.with(|state| state.presence.idle = Some(idle));
     }
 
-    /// So much more stays wired until the machine is started again.
+    /// Adds wired memory that only a restart releases.
     pub fn strand(&self, bytes: Bytes) {
         self.with(|state| state.wired += bytes);
     }
 
-    /// It is started again, after a panic if there was one.
+    /// Restarts the machine, after a kernel panic if one is given.
     pub fn restart(&self, panic: Option<PanicReport>) {
         self.with(|state| {
             state.restarts += 1;
@@ -126,12 +127,12 @@ impl FakeHost {
         self.with(|state| state.memory.available = available);
     }
 
-    /// The system reports this level of memory.
+    /// Sets the memory level that the system reports.
     pub fn set_memory_level(&self, level: MemoryLevel) {
         self.with(|state| state.memory.level = Some(level));
     }
 
-    /// The system has written so many pages to swap since it started.
+    /// Sets the number of pages written to swap since the start of the system.
     pub fn set_swapouts(&self, pages: u64) {
         self.with(|state| state.memory.swapouts = Some(pages));
     }
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clones_are_the_same_machine() {
+    fn clones_share_their_state() {
         let fake = FakeHost::new("mini-1", Bytes::gib(16));
         fake.clone().set_available(Bytes::gib(3));
         assert_eq!(fake.memory().available, Bytes::gib(3));

@@ -1,7 +1,7 @@
 //! Facts about the machine: identity, memory, disk, power, presence of a user. Read-only.
 //!
-//! [`Host::Native`] asks the operating system. [`Host::Fake`] is a machine made of values, for
-//! tests and simulated fleets.
+//! [`Host::Native`] asks the operating system. [`Host::Fake`] is a simulated machine, for tests and
+//! simulated fleets.
 
 pub mod cache_dir;
 pub mod disk;
@@ -66,7 +66,7 @@ pub enum Host {
     Native,
     /// A Mac whose facts were recorded. Its host name, disks and panic reports are this machine's.
     Recorded(Arc<RecordedFacts>),
-    /// A machine made of values.
+    /// Simulated machine.
     Fake(FakeHost),
 }
 
@@ -91,8 +91,8 @@ pub struct Identity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     pub total: Bytes,
-    /// Memory that a new program can have without compressing or swapping that of others: free
-    /// memory and file caches.
+    /// Memory that a new program can use without compressing or swapping memory of other programs:
+    /// free memory and file caches.
     pub available: Bytes,
     /// Memory beyond `available` that the system frees by compressing idle memory.
     pub compressible: Bytes,
@@ -105,7 +105,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory that a new program can have without swapping.
+    /// Returns the memory that a new program can use without swapping.
     pub fn obtainable(&self) -> Bytes {
         self.available + self.compressible
     }
@@ -280,7 +280,7 @@ fn native_disk(path: &Utf8Path) -> io::Result<Disk> {
     })
 }
 
-/// Returns the name of this machine in the local network, if it has one of its own. Unlike the host
+/// Returns the name of this machine in the local network, if it has such a name. Unlike the host
 /// name, it does not change with the network.
 pub fn local_host_name() -> Option<String> {
     native::local_host_name()

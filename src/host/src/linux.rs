@@ -1,4 +1,4 @@
-//! Linux and other systems: a development node. Nothing here claims to be a Mac.
+//! Facts about Linux and other systems, which are development nodes.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) fn machine_id() -> Option<String> {
         .into_iter()
         .filter_map(|path| fs::read_to_string(path).ok())
         .map(|text| text.trim().to_owned())
-        // systemd writes the word before the first boot has chosen an id.
+        // systemd writes "uninitialized" until the first boot has generated an id.
         .find(|id| !id.is_empty() && id != "uninitialized")
 }
 
@@ -70,12 +70,13 @@ pub(super) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// Only a Mac has them.
+/// Returns `None`: only a Mac has these facts.
 pub(super) fn facts() -> Option<&'static dyn Facts> {
     None
 }
 
-/// MLX's CPU back end has no working set of its own, and the kernel reports stalls but no level.
+/// Returns the memory without a working set, which MLX's CPU back end does not have, and without a
+/// level. The Linux kernel reports stalls instead of a level.
 pub(super) fn memory() -> Memory {
     let (total, available) = total_and_available();
     Memory {
@@ -92,15 +93,15 @@ fn total_and_available() -> (Bytes, Bytes) {
     let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(kind);
     let (total, available) = (Bytes(system.total_memory()), Bytes(system.available_memory()));
-    // In a container the limit is not the machine's memory but the group's.
+    // In a container, the limit of the control group applies instead of the machine's memory.
     match group_memory() {
         Some((limit, left)) if limit < total => (limit, available.min(left)),
         Some(_) | None => (total, available),
     }
 }
 
-/// The memory limit of this process's control group and what is left of it: what caches hold of
-/// files is given back when somebody needs it.
+/// Returns the memory limit of this process's control group, and the available part of it. Memory
+/// of file caches is available, because the kernel releases it on demand.
 fn group_memory() -> Option<(Bytes, Bytes)> {
     let read = |path: &str| fs::read_to_string(format!("/sys/fs/cgroup/{path}")).ok();
     let second = || {
@@ -117,8 +118,8 @@ fn group_memory() -> Option<(Bytes, Bytes)> {
     second().or_else(first)
 }
 
-/// Files of a control group: its limit (`max`: none), what is charged to it, and of that what
-/// caches hold.
+/// Parses the files of a control group: the limit (`max`: none), the used memory, and the
+/// statistics with the cached part of it. Returns the limit and the available memory.
 fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Bytes, Bytes)> {
     let number = |text: &str| text.trim().parse::<u64>().ok().map(Bytes);
     let cached: Bytes = stat
@@ -131,25 +132,25 @@ fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Byte
     Some((limit, limit - (number(used)? - cached)))
 }
 
-/// Does not exist here.
+/// Directory of panic reports on macOS. It does not exist on other systems.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
-/// Models do not leave wired memory behind here.
+/// Returns `None`: wired memory does not leak on these systems.
 pub(super) fn wired() -> Option<Bytes> {
     None
 }
 
-/// As for [`wired`].
+/// Returns `None`, for the same reason as [`wired`].
 pub(super) fn gpu_memory() -> Option<Bytes> {
     None
 }
 
-/// Nothing in rooflet depends on a development machine's power.
+/// Returns the default: rooflet does not read the power state of a development machine.
 pub(super) fn power() -> Power {
     Power::default()
 }
 
-/// As for [`power`].
+/// Returns the default, for the same reason as [`power`].
 pub(super) fn presence() -> Presence {
     Presence::default()
 }
@@ -160,7 +161,7 @@ pub(super) fn local_host_name() -> Option<String> {
 
 /// Sizes of the file system that holds `path`: bytes per block, and the number of blocks in total,
 /// free, and free for ordinary users.
-// The C types of these differ in width between systems.
+// The width of these C types differs between systems.
 #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
 pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
     let stat = nix::sys::statvfs::statvfs(path.as_std_path())?;
@@ -180,7 +181,7 @@ pub(super) fn exclude_from_backup(_path: &Utf8Path) {}
 
 pub(super) fn prioritise_thread() {}
 
-/// A development machine may sleep.
+/// Returns `None`: rooflet does not prevent sleep of a development machine.
 pub(super) fn keep_awake() -> Option<Command> {
     None
 }
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_caches_hold_is_left() {
+    fn file_caches_count_as_available() {
         // The forms of Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
         let stat = "anon 600\nfile 350\nslab_reclaimable 50\ninactive_file 200\nactive_file 100\n";
         let cached = ["inactive_file", "active_file", "slab_reclaimable"];

@@ -66,8 +66,8 @@ pub(crate) fn memory(facts: &dyn Facts) -> Memory {
     }
 }
 
-/// Memory that the system can hand out without compressing or swapping: xnu's
-/// "fully-reclaimable" pages
+/// Memory that the system can allocate without compressing or swapping: xnu's "fully-reclaimable"
+/// pages
 /// (<https://github.com/apple-oss-distributions/xnu/blob/main/doc/vm/memorystatus_notify.md>).
 fn available(pages: VmStatistics) -> Bytes {
     Bytes((pages.free + pages.file_backed + pages.purgeable) * pages.page)
@@ -98,8 +98,8 @@ pub(crate) fn gpu_memory(facts: &dyn Facts) -> Option<Bytes> {
     }
 }
 
-/// The level at which the kernel notifies programs to free memory (`<dispatch/source.h>`). It depends
-/// on what can be compressed and swapped, which no count of free pages shows.
+/// Level at which the kernel notifies programs to free memory (`<dispatch/source.h>`). It depends
+/// on the memory that can be compressed and swapped, not on the number of free pages.
 fn memory_level(facts: &dyn Facts) -> Option<MemoryLevel> {
     match number(facts, "kern.memorystatus_vm_pressure_level")? {
         1 => Some(MemoryLevel::Normal),

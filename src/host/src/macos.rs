@@ -1,4 +1,5 @@
-//! The Mac's own answers: sysctl, the I/O registry, notifications, Mach, Metal and Foundation.
+//! Facts of a running Mac, from sysctl, the I/O registry, notifications, Mach, Metal and
+//! Foundation.
 #![allow(unsafe_code, reason = "the system's interfaces are C and Objective-C")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -52,7 +53,7 @@ impl Facts for SystemFacts {
             return devices.clone();
         }
         let devices = AutoreleasePool::with(metal_devices);
-        // No device may be a failure that passes.
+        // A missing device can be a temporary failure.
         if !devices.is_empty() {
             drop(DEVICES.set(devices.clone()));
         }
@@ -115,8 +116,8 @@ pub(super) fn presence() -> Presence {
 /// Directory of kernel panic reports.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
-/// `-i` prevents idle sleep of the system and lets the display sleep; with `-w` it ends with this
-/// process, however that ends.
+/// Returns the command that prevents idle sleep. `-i` lets the display sleep. With `-w`, the
+/// command exits when this process exits.
 pub(super) fn keep_awake() -> Option<Command> {
     let mut command = Command::new("/usr/bin/caffeinate");
     command.args(["-i", "-w", &std::process::id().to_string()]);
@@ -151,12 +152,13 @@ unsafe extern "C" {
     ) -> u8;
 }
 
-/// Free space of the file system that holds `path`, with what the system deletes for files that a
-/// user needs. `None` or zero on file systems without such files.
+/// Free space of the file system that contains `path`, including files that the system deletes on
+/// demand. `None` or zero on file systems without such files.
 pub(super) fn obtainable_disk(path: &Utf8Path) -> Option<Bytes> {
     let url = CFURL::from_path(path, true)?;
     let mut value: CFTypeRef = std::ptr::null();
-    // SAFETY: `url` and the key are CoreFoundation objects, `value` has room for one, and no error is asked for.
+    // SAFETY: `url` and the key are CoreFoundation objects, `value` has room for one object, and
+    // the error pointer is null.
     let found = unsafe {
         CFURLCopyResourcePropertyForKey(
             url.as_concrete_TypeRef(),
@@ -174,7 +176,8 @@ pub(super) fn obtainable_disk(path: &Utf8Path) -> Option<Bytes> {
     u64::try_from(bytes).ok().map(Bytes)
 }
 
-/// Time Machine leaves out what has this property. A failure has no effect but a larger backup.
+/// Sets the property that excludes a directory from Time Machine. If this fails, backups are
+/// larger.
 pub(super) fn exclude_from_backup(path: &Utf8Path) {
     unsafe extern "C" {
         static kCFURLIsExcludedFromBackupKey: CFStringRef;
@@ -183,7 +186,7 @@ pub(super) fn exclude_from_backup(path: &Utf8Path) {
         return;
     };
     let excluded = CFBoolean::true_value();
-    // SAFETY: all are live CoreFoundation objects, and no error is asked for.
+    // SAFETY: all arguments are live CoreFoundation objects, and the error pointer is null.
     let done = unsafe {
         CFURLSetResourcePropertyForKey(
             url.as_concrete_TypeRef(),
@@ -197,22 +200,23 @@ pub(super) fn exclude_from_backup(path: &Utf8Path) {
     }
 }
 
-/// Lets the scheduler prefer performance cores for this thread, and lets it wait less for others.
+/// Raises the quality of service of this thread: the scheduler then prefers performance cores and
+/// shorter waits.
 pub(super) fn prioritise_thread() {
     /// `QOS_CLASS_USER_INITIATED` of `<sys/qos.h>`.
     const USER_INITIATED: u32 = 0x19;
     unsafe extern "C" {
         fn pthread_set_qos_class_self_np(class: u32, relative_priority: c_int) -> c_int;
     }
-    // SAFETY: both arguments are integers, and it affects the calling thread only.
+    // SAFETY: both arguments are integers, and the call affects the calling thread only.
     let status = unsafe { pthread_set_qos_class_self_np(USER_INITIATED, 0) };
     if status != 0 {
         debug!(status, "failed to set the quality of service of a thread");
     }
 }
 
-/// Later reads of `file` neither use nor fill the page cache. Pages that are in it already may
-/// still answer.
+/// Makes later reads of `file` bypass the page cache. Pages that are already cached may still be
+/// used.
 pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
     // SAFETY: F_NOCACHE takes an integer and `file` is open.
     match unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_NOCACHE, 1) } {
@@ -221,8 +225,8 @@ pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
     }
 }
 
-/// Reads a value directly: xnu does not mark every sysctl as readable that it answers
-/// (`kern.hv_vmm_present`), and libraries refuse to ask for those.
+/// Reads a value directly. xnu returns some values that it does not mark as readable
+/// (`kern.hv_vmm_present`), and libraries refuse to read them.
 fn sysctl(name: &CStr) -> Option<Vec<u8>> {
     let mut size = 0_usize;
     // SAFETY: the name is a C string; without a buffer only the size is written.
@@ -255,7 +259,7 @@ fn sysctl(name: &CStr) -> Option<Vec<u8>> {
 
 unsafe extern "C" {
     fn mach_host_self() -> u32;
-    /// Bytes. Processes under Rosetta see smaller pages than the counted ones.
+    /// Size of the counted pages in bytes. Processes under Rosetta use smaller pages.
     static vm_kernel_page_size: usize;
     /// `<notify.h>`; 0 is success.
     fn notify_register_check(name: *const c_char, token: *mut c_int) -> u32;
@@ -265,15 +269,17 @@ unsafe extern "C" {
 
 /// `host_statistics64`, the source of `vm_stat`.
 fn vm_statistics() -> Option<VmStatistics> {
-    // SAFETY: takes no arguments. Each call adds a reference to the same port, hence it is made once.
+    // SAFETY: takes no arguments. Each call adds a reference to the same port, so there is only one
+    // call.
     static HOST: LazyLock<u32> = LazyLock::new(|| unsafe { mach_host_self() });
     // SAFETY: integers, which may be zero.
     let mut pages: vm_statistics64 = unsafe { std::mem::zeroed() };
     let mut count = HOST_VM_INFO64_COUNT;
-    // SAFETY: `pages` has room for `count` integers, of which the kernel writes as many as it knows.
+    // SAFETY: `pages` has room for `count` integers, and the kernel writes at most `count`
+    // integers.
     let status = unsafe { host_statistics64(*HOST, HOST_VM_INFO64, (&raw mut pages).cast(), &raw mut count) };
     (status == KERN_SUCCESS).then(|| VmStatistics {
-        // SAFETY: the system's libraries set it before `main`, and nobody writes to it.
+        // SAFETY: the system's libraries set it before `main`, and it is constant afterwards.
         page: unsafe { vm_kernel_page_size } as u64,
         // The kernel counts speculative pages as free; `vm_stat` does not.
         free: u64::from(pages.free_count.saturating_sub(pages.speculative_count)),
@@ -288,7 +294,8 @@ fn vm_statistics() -> Option<VmStatistics> {
     })
 }
 
-/// The state is valid right after the registration; the token is given back at once.
+/// Returns the state of a notification, which is valid immediately after the registration. The
+/// token is then released.
 fn notify_state(name: &CStr) -> Option<u64> {
     let mut token = 0;
     // SAFETY: the name is a C string, and `token` has room for an int.
@@ -325,19 +332,20 @@ unsafe extern "C" {
 
 /// Type of the power source that supplies the machine.
 fn power_source() -> Option<String> {
-    // SAFETY: takes no arguments; the result is null or ours to release, which CFType does on drop.
+    // SAFETY: takes no arguments; the result is null or owned by this function, and CFType releases
+    // it on drop.
     let snapshot = unsafe { IOPSCopyPowerSourcesInfo() };
     if snapshot.is_null() {
         return None;
     }
     // SAFETY: not null, and a copy that follows the create rule.
     let snapshot = unsafe { CFType::wrap_under_create_rule(snapshot) };
-    // SAFETY: `snapshot` is what this function takes; the result follows the get rule.
+    // SAFETY: `snapshot` is a valid argument; the result follows the get rule.
     let name = unsafe { IOPSGetProvidingPowerSourceType(snapshot.as_CFTypeRef()) };
     if name.is_null() {
         return None;
     }
-    // SAFETY: not null, and not ours: wrapping retains it.
+    // SAFETY: not null, and not owned by this function: wrapping retains it.
     Some(unsafe { CFString::wrap_under_get_rule(name) }.to_string())
 }
 
@@ -360,7 +368,8 @@ fn registry_property(class: &CStr, property: &str) -> Option<CFType> {
     };
     // SAFETY: `service` came from IOServiceGetMatchingService and is released exactly once.
     unsafe { IOObjectRelease(service) };
-    // SAFETY: a non-null result follows the create rule: it is ours to release, which CFType does on drop.
+    // SAFETY: a non-null result follows the create rule: this function owns it, and CFType releases
+    // it on drop.
     (!value.is_null()).then(|| unsafe { CFType::wrap_under_create_rule(value) })
 }
 
@@ -378,8 +387,8 @@ fn registry_value(value: &CFType) -> Option<RegistryValue> {
     let dictionary = value.downcast::<CFDictionary>()?;
     let (keys, values) = dictionary.get_keys_and_values();
     let entries = keys.into_iter().zip(values).filter_map(|(key, value)| {
-        // SAFETY: keys and values of a registry dictionary are CoreFoundation objects that it holds; wrapping
-        // retains them.
+        // SAFETY: keys and values of a registry dictionary are CoreFoundation objects that the
+        // dictionary owns; wrapping retains them.
         let (key, value) = unsafe {
             (
                 CFType::wrap_under_get_rule(key),
@@ -391,7 +400,7 @@ fn registry_value(value: &CFType) -> Option<RegistryValue> {
     Some(RegistryValue::Dictionary(entries.collect()))
 }
 
-// Without CoreGraphics in the process Metal has no default device for a command-line program.
+// Without CoreGraphics, Metal returns no default device to a command-line program.
 #[link(name = "CoreGraphics", kind = "framework")]
 unsafe extern "C" {}
 
@@ -401,7 +410,7 @@ unsafe extern "C" {
     fn MTLCreateSystemDefaultDevice() -> *mut c_void;
 }
 
-// NSProcessInfo lives there.
+// Foundation contains NSProcessInfo.
 #[link(name = "Foundation", kind = "framework")]
 unsafe extern "C" {}
 
@@ -415,7 +424,8 @@ unsafe extern "C" {
     fn objc_autoreleasePoolPop(pool: *mut c_void);
 }
 
-/// Frees on drop what Objective-C calls have autoreleased since its creation.
+/// Pool that releases on drop all objects that Objective-C calls have autoreleased since its
+/// creation.
 struct AutoreleasePool(*mut c_void);
 
 impl AutoreleasePool {
@@ -439,8 +449,8 @@ impl Drop for AutoreleasePool {
 /// `object` is a live object or class that has the method, and `T` is its return type: an object,
 /// an integer or a BOOL.
 unsafe fn send<T>(object: *mut c_void, selector: &CStr) -> T {
-    // SAFETY: objc_msgSend must be called as the function type of the method, which the caller vouches for; the
-    // selector's name is a C string.
+    // SAFETY: objc_msgSend must be called with the function type of the method, which the caller
+    // guarantees; the selector's name is a C string.
     unsafe {
         let method: unsafe extern "C" fn(*mut c_void, *const c_void) -> T =
             std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
@@ -448,9 +458,11 @@ unsafe fn send<T>(object: *mut c_void, selector: &CStr) -> T {
     }
 }
 
-/// The default device is null in many terminals and daemons, where the list of all devices is not.
+/// Returns the Metal devices. In many terminals and daemons, the default device is null, but the
+/// list of all devices is not empty.
 fn metal_devices() -> Vec<MetalDevice> {
-    // SAFETY: takes no arguments; returns null or an NSArray with a reference that is ours.
+    // SAFETY: takes no arguments; returns null or an NSArray with a reference that this function
+    // owns.
     let all = unsafe { MTLCopyAllDevices() };
     let mut devices = Vec::new();
     if !all.is_null() {
@@ -470,7 +482,8 @@ fn metal_devices() -> Vec<MetalDevice> {
         }
     }
     if devices.is_empty() {
-        // SAFETY: takes no arguments; returns null or a device with a reference that is ours and is released once.
+        // SAFETY: takes no arguments; returns null or a device with a reference that this function
+        // owns and releases once.
         unsafe {
             let device = MTLCreateSystemDefaultDevice();
             if !device.is_null() {
@@ -506,7 +519,7 @@ unsafe fn metal_device(device: *mut c_void) -> MetalDevice {
 unsafe fn string(string: *mut c_void) -> String {
     match string.is_null() {
         true => String::new(),
-        // SAFETY: not null; not ours: wrapping retains it.
+        // SAFETY: not null, and not owned by this function: wrapping retains it.
         false => unsafe { CFString::wrap_under_get_rule(string as CFStringRef) }.to_string(),
     }
 }

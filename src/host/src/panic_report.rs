@@ -1,6 +1,7 @@
-//! Kernel panic reports of macOS: files `*.panic` in `/Library/Logs/DiagnosticReports`. A file holds
-//! a line of JSON about the report and then the report, whose `panicString` is the kernel's text.
-//! The format is known from published reports; rooflet has not seen a file on a Mac of its own.
+//! Kernel panic reports of macOS: files `*.panic` in `/Library/Logs/DiagnosticReports`. A file
+//! contains a line of JSON about the report, followed by the report, whose `panicString` is the
+//! kernel's text. The format is known from published reports; rooflet has not read a file on a Mac
+//! yet.
 
 use std::fs;
 use std::io;
@@ -10,10 +11,10 @@ use camino::Utf8Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// Larger than any report, in bytes.
+/// Maximum size of a report in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// One kernel panic.
+/// Kernel panic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PanicReport {
     pub at: Timestamp,
@@ -45,7 +46,7 @@ struct Report {
 }
 
 impl PanicReport {
-    /// Returns `None` if the text is no report of a panic, or has no time.
+    /// Parses a report. Returns `None` if the text is not a report of a panic, or has no time.
     pub(super) fn parse(file: &str) -> Option<Self> {
         let report = file
             .split_once('\n')
@@ -75,8 +76,8 @@ fn message_of(text: &str) -> Option<&str> {
 }
 
 impl PanicCause {
-    /// Judges by the message and by the kernel extensions in the backtrace. The rest of the text
-    /// lists every loaded kernel extension, the GPU's among them, whatever has failed.
+    /// Returns the cause, from the message and the kernel extensions in the backtrace. The rest of
+    /// the text lists all loaded kernel extensions, which always include those of the GPU.
     fn of(message: &str, text: &str) -> Self {
         let is_gpu = |line: &str| ["IOGPU", "AGX"].iter().any(|driver| line.contains(driver));
         let mut backtrace = text
@@ -99,14 +100,14 @@ impl PanicCause {
 /// Result of a search for panic reports.
 #[derive(Debug, Default)]
 pub struct PanicReports {
-    /// Oldest first.
+    /// Panic reports, oldest first.
     pub read: Vec<PanicReport>,
     /// Reason why a report, or the directory, could not be read. Only administrators may read
     /// them.
     pub unreadable: Option<io::Error>,
 }
 
-/// Reads the panic reports since a time. A missing directory holds none.
+/// Reads the panic reports since a time. A missing directory counts as empty.
 pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
     let mut found = PanicReports::default();
     let entries = match fs::read_dir(dir) {
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// The undated reports are too short for the reader, but their cause can be judged.
+    /// The undated reports are too short to be parsed, but the cause can be determined.
     #[test]
     fn the_first_lines_of_a_report_are_enough_for_its_cause() {
         let reports = published("panics/undated");

@@ -35,8 +35,8 @@ pub async fn prevent(
     }
 }
 
-/// Returns whether the machine must not sleep. A sleeping node renews no Lease, receives no
-/// replicas, and a sleeping control plane stops the fleet. On battery, only requests justify that.
+/// Returns whether the machine must not sleep. A sleeping node renews no Lease and receives no
+/// replicas, and a sleeping control plane stops the fleet. On battery, only requests prevent sleep.
 fn must_stay_awake(source: PowerSource, let_sleep: bool, serves: bool) -> bool {
     match source {
         PowerSource::Ac | PowerSource::Unknown => serves || !let_sleep,

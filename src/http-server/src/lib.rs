@@ -173,7 +173,7 @@ where
             () = silence.as_mut(), if is_silent => {
                 is_silent = false;
                 if !asked.load(Ordering::Relaxed) {
-                    return debug!("a connection asked for nothing");
+                    return debug!("connection closed without a request");
                 }
             }
         }
@@ -224,22 +224,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_never_asks_is_left() {
+    async fn closes_connection_without_complete_request_head() {
         let stop = CancellationToken::new();
-        for said in ["", "GET", "GET / HTTP/1.1\r\nhost: h\r\nx-slow: "] {
+        for sent in ["", "GET", "GET / HTTP/1.1\r\nhost: h\r\nx-slow: "] {
             let (mut client, _served) = connect(&stop);
-            client.write_all(said.as_bytes()).await.expect("sent");
-            assert_eq!(rest(&mut client, HEAD_TIMEOUT - SECOND).await, None, "{said:?}");
+            client.write_all(sent.as_bytes()).await.expect("sent");
+            assert_eq!(rest(&mut client, HEAD_TIMEOUT - SECOND).await, None, "{sent:?}");
             assert_eq!(
                 rest(&mut client, 2 * SECOND).await.as_deref(),
-                Some(""),
-                "{said:?}"
+                                Some(""),
+                "{sent:?}"
             );
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_asked_may_wait_and_ask_again() {
+    async fn keeps_idle_connection_within_head_timeout() {
         let stop = CancellationToken::new();
         let (mut client, _served) = connect(&stop);
         let mut read = [0; 4096];
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_left_and_a_slow_one_is_not() {
+    async fn closes_connection_of_stalled_client_but_not_of_slow_client() {
         const LENGTH: usize = 60_000;
         for pause in [WRITE_TIMEOUT / 2, 2 * WRITE_TIMEOUT] {
             let (mut client, server) = tokio::io::duplex(4096);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_reads_ends_and_one_that_has_nothing_to_say_stays() {
+    async fn aborts_unread_http2_response_but_not_idle_response() {
         let (client, server) = tokio::io::duplex(1 << 20);
         let (over_tx, mut over_rx) = mpsc::unbounded_channel();
         let answer = move |request: Request<Incoming>| {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_under_way_is_finished_and_nothing_is_waited_for() {
+    async fn shutdown_finishes_in_flight_responses_without_delay() {
         let stop = CancellationToken::new();
         let (mut busy, busy_served) = connect(&stop);
         let (mut idle, idle_served) = connect(&stop);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn handlers_know_who_asks_and_serving_ends_with_the_last_answer() {
+    async fn handlers_receive_client_address_and_serving_ends_after_last_response() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let to = listener.local_addr().expect("bound");
         let who = get(|ConnectInfo(from): ConnectInfo<SocketAddr>| async move { from.to_string() });

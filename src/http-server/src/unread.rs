@@ -1,6 +1,6 @@
 //! Detection of HTTP/2 responses that the client does not read. The connection stays alive and
-//! other responses pass, so only the body can detect it: hyper polls no frames while the client's
-//! window is closed. Without a limit, such a body would hold its request forever.
+//! other responses pass, so only the body can detect this case: hyper polls no frames while the
+//! client's window is closed. Without a limit, the request of such a body would never end.
 
 use std::io;
 use std::pin::Pin;

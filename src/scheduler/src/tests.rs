@@ -123,34 +123,34 @@ fn artifact_of_a_replica_does_not_affect_other_replicas() {
 #[test]
 fn prefers_node_with_earliest_download() {
     // 6 GiB at 50 MB/s are 129 s, at 200 MB/s 32 s.
-    check("a mem=8 line=50; b mem=16 line=200", "x download=6", "x->b");
+    check("a mem=8 network=50; b mem=16 network=200", "x download=6", "x->b");
     // Networks within a factor of two are equal: less free memory decides.
-    check("a mem=8 line=110; b mem=16 line=125", "x download=6", "x->a");
+    check("a mem=8 network=110; b mem=16 network=125", "x download=6", "x->a");
     // Without a measurement: 40 MB/s.
-    check("a mem=8 line=10; b mem=16", "x download=6", "x->b");
-    check("a mem=8; b mem=16 line=100", "x download=6", "x->b");
+    check("a mem=8 network=10; b mem=16", "x download=6", "x->b");
+    check("a mem=8; b mem=16 network=100", "x download=6", "x->b");
     // A downloaded model is only read from disk.
     check(
-        "a mem=8 line=1000; b mem=16 disk=1 pulled=6",
+        "a mem=8 network=1000; b mem=16 disk=1 pulled=6",
         "x download=6",
         "x->b",
     );
-    check("a mem=8 line=1000 pulled=6; b mem=16", "x download=6", "x->a");
+    check("a mem=8 network=1000 pulled=6; b mem=16", "x download=6", "x->a");
     // Nodes without other replicas come first. Among the rest, a node with the model needs no
     // download.
     check(
-        "a mem=16 line=10; b mem=16 line=1000",
+        "a mem=16 network=10; b mem=16 network=1000",
         "old on=a download=6; x download=6",
         "x->b",
     );
     check(
-        "a mem=16 line=10; b mem=16 line=1000 model=guide:2",
+        "a mem=16 network=10; b mem=16 network=1000 model=guide:2",
         "old on=a download=6; other on=b; x download=6",
         "x->a",
     );
     // Slack has precedence.
     check(
-        "a chip=M4_Pro mem=40 line=1000; b chip=M4_Max/40 mem=40 line=10",
+        "a chip=M4_Pro mem=40 network=1000; b chip=M4_Max/40 mem=40 network=10",
         "x rate=10 download=6",
         "x->b",
     );
@@ -398,7 +398,7 @@ fn score_table_compares_the_next_best_nodes() {
     let placement = place(&ReplicaRequest::new(&x), &mut fleet).expect("two fit");
     assert_eq!(
         placement.table.to_string(),
-        "2 of 3 nodes fit, best by SloSlack: a (speed unknown, 0 % slack lost, weights read within 1 s by a nominal disk, 13.5 GiB left \
+        "2 of 3 nodes fit, best by SloSlack: a (speed unknown, 0 % slack lost, weights read within 1 s by a nominal disk speed, 13.5 GiB left \
          free); b (1 replicas of the same deployment, speed unknown, 0 % slack lost, model loaded, 3.1 GiB left free)"
     );
 }

@@ -8,19 +8,19 @@ use tracing_subscriber::filter::ParseError;
 
 use rooflet_base::environment::{is_set, variable};
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
-    // An empty variable says nothing.
+    // An empty variable counts as unset.
     #[value(alias = "")]
     Text,
-    /// One JSON object a line, for collectors.
+    /// JSON object per line, for collectors.
     Json,
 }
 
-/// `ROOFLET_LOG` is no filter.
+/// `ROOFLET_LOG` is not a valid filter.
 #[derive(Debug, thiserror::Error)]
 #[error("ROOFLET_LOG is `{text}`: {err}; write a level such as `info`, or `rooflet=debug`")]
 pub struct InvalidFilter {
@@ -28,14 +28,14 @@ pub struct InvalidFilter {
     err: ParseError,
 }
 
-/// Installs the process-wide subscriber. A second call changes nothing.
+/// Installs the process-wide subscriber. A second call has no effect.
 pub fn init(format: LogFormat, default_filter: &str) -> Result<(), InvalidFilter> {
     let text = variable("ROOFLET_LOG").unwrap_or_else(|| default_filter.to_owned());
     let filter = EnvFilter::try_new(&text).map_err(|err| InvalidFilter { text, err })?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // What it would do instead is `eprintln!`, which panics.
+        // The default error handler uses `eprintln!`, which panics.
         .log_internal_errors(false);
     let installed = match format {
         LogFormat::Text => builder

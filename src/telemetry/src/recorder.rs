@@ -19,7 +19,7 @@ pub struct Measured {
     pub sum: f64,
 }
 
-/// Exporter that keeps everything in memory.
+/// Exporter that keeps all spans and measurements in memory.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     span_exporter: InMemorySpanExporter,
@@ -122,7 +122,7 @@ pub fn attribute(span: &SpanData, name: &str) -> Option<opentelemetry::Value> {
     found.map(|attribute| attribute.value.clone())
 }
 
-/// Whether the span is marked as failed.
+/// Returns true if the span is marked as failed.
 pub fn failed(span: &SpanData) -> bool {
     matches!(span.status, Status::Error { .. })
 }

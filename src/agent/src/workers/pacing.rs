@@ -135,7 +135,7 @@ mod tests {
             best_effort_share([Some(0.5), Some(0.25), None, None]),
             Some(0.125)
         );
-        // An admission override has reserved more than the whole.
+        // An admission override has reserved more than the complete chip time.
         assert_eq!(
             best_effort_share([Some(0.7), Some(0.7), None]),
             Some(BEST_EFFORT_SHARE)

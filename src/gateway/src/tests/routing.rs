@@ -479,20 +479,20 @@ async fn routes_stored_response_to_the_replica_that_owns_it() {
     fixture.set_fleet(&["guide", "other"], &replicas, &[("a", &url)]);
     let create = async |body: Value| fixture.send("POST", "/v1/responses", body.to_string()).await;
     drop(text(create(json!({"model": "guide", "input": "hi"})).await).await);
-    let (first, keeper) = {
+    let (first, replica_id) = {
         let received = agent_log.received.lock().expect("ok");
         (
             received[0].0.clone(),
-            received[0].2["keeper"].as_str().expect("a keeper").to_owned(),
+            received[0].2["replica_id"].as_str().expect("a replica id").to_owned(),
         )
     };
-    let id = format!("resp_{keeper}00112233445566778899aabbccddeeff");
+    let id = format!("resp_{replica_id}00112233445566778899aabbccddeeff");
     for _ in 0..4 {
         let more = json!({"model": "guide", "input": "more", "previous_response_id": id});
         assert_eq!(create(more).await.status(), 200);
     }
     let named = |id: &str| json!([{"role": "user", "content": "hi"}, {"type": "item_reference", "id": id}]);
-    let item = format!("msg_{keeper}00112233445566778899aabbccddeeff");
+    let item = format!("msg_{replica_id}00112233445566778899aabbccddeeff");
     for _ in 0..4 {
         let more = json!({"model": "guide", "input": named(&item)});
         assert_eq!(create(more).await.status(), 200);
@@ -538,15 +538,15 @@ async fn routes_stored_response_to_owner_with_traffic_weight_0() {
         assert_eq!(response.status(), 200, "{body}");
         text(response).await
     };
-    let keeper = "g1 on=a ready of=v1";
-    fixture.set_fleet(&["guide"], &[keeper], &[("a", &url)]);
+    let storing_replica = "g1 on=a ready of=v1";
+    fixture.set_fleet(&["guide"], &[storing_replica], &[("a", &url)]);
     create(json!({"model": "guide", "input": "hi"})).await;
     let id = {
         let received = agent_log.received.lock().expect("ok");
-        let keeper = received[0].2["keeper"].as_str().expect("a keeper");
-        format!("resp_{keeper}00112233445566778899aabbccddeeff")
+        let replica_id = received[0].2["replica_id"].as_str().expect("a replica id");
+        format!("resp_{replica_id}00112233445566778899aabbccddeeff")
     };
-    let both = [keeper, "g2 on=a ready of=v2"];
+    let both = [storing_replica, "g2 on=a ready of=v2"];
     fixture.set_fleet(&["guide traffic=v1:0,v2:100"], &both, &[("a", &url)]);
     let more = json!({"model": "guide", "input": "more", "previous_response_id": id});
     assert_eq!(create(more).await, "from g1");

@@ -1,5 +1,5 @@
-//! Replays of the published facts in `fixtures/`; the expectations are the machines' data sheets and
-//! the reports' own statements.
+//! Replays of the published facts in `fixtures/`; the expected values come from the machines' data
+//! sheets and from the reports.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn recorded(name: &str) -> RecordedFacts {
     RecordedFacts::parse(&text).unwrap_or_else(|err| panic!("{name}: {err:?}"))
 }
 
-/// A Mac that gives these answers to sysctl.
+/// Returns a Mac with these sysctl values.
 fn answers(sysctl: &str) -> RecordedFacts {
     RecordedFacts::parse(&format!(r#"{{"sysctl": {sysctl}}}"#)).unwrap()
 }
@@ -31,7 +31,7 @@ fn every_recording_is_parsed_and_names_its_source() {
         assert!(!facts.source.is_empty(), "{file:?}");
         let again = RecordedFacts::parse(&serde_json::to_string(&facts).unwrap()).unwrap();
         assert_eq!(facts, again, "{file:?}");
-        // The derivation never fails, whatever is missing.
+        // Missing facts do not cause a panic.
         let (chip, memory) = (chip(&facts), memory(&facts));
         assert!(memory.available <= memory.total || memory.total == Bytes::ZERO);
         assert!(chip.cpu_cores > 0 && !chip.name.is_empty());
@@ -85,7 +85,7 @@ fn the_system_is_named_by_version_and_build() {
 
 /// Metal's own numbers, in bytes, as the reports print them.
 #[test]
-fn the_working_set_is_the_limit_that_is_set_or_else_metal_s() {
+fn working_set_is_the_configured_limit_or_metals_value() {
     for (name, expect) in [
         ("m1-8gb", Some(5_726_633_984)),
         ("m1-16gb", Some(11_453_251_584)),
@@ -103,7 +103,7 @@ fn the_working_set_is_the_limit_that_is_set_or_else_metal_s() {
 }
 
 #[test]
-fn a_raised_limit_replaces_metal_s_value() {
+fn raised_limit_replaces_metals_value() {
     let mut facts = answers(r#"{"iogpu.wired_limit_mb": 28672}"#);
     facts.metal = vec![MetalDevice {
         recommended_max_working_set_size: 26_800_603_136,
@@ -126,7 +126,7 @@ fn the_graphics_driver_reports_the_memory_in_use() {
 }
 
 #[test]
-fn the_kernel_s_memory_level_is_read() {
+fn reads_memory_level_of_the_kernel() {
     let level = |value: u32| {
         let sysctl = format!(r#"{{"kern.memorystatus_vm_pressure_level": {value}}}"#);
         memory(&answers(&sysctl)).level
@@ -138,7 +138,7 @@ fn the_kernel_s_memory_level_is_read() {
     assert_eq!(memory(&recorded("m4")).level, None);
 }
 
-/// A MacBook that is shut, with a display and power, serves.
+/// A closed MacBook with a display and power serves requests.
 #[test]
 fn a_closed_lid_counts_only_if_it_causes_sleep() {
     let docked = recorded("m2-air-docked");
@@ -163,7 +163,7 @@ fn a_closed_lid_counts_only_if_it_causes_sleep() {
 /// `OSThermalNotification.h`; the reports of github.com/macmade/Hot issues 37 and 74 show "Fair"
 /// from NSProcessInfo where the notification says heavy.
 #[test]
-fn the_thermal_notification_comes_before_the_process_s_view() {
+fn thermal_notification_takes_precedence_over_process_info() {
     let state = |notified: Option<u64>| {
         let mut facts = RecordedFacts {
             process_info: Some(ProcessInfo {
@@ -262,7 +262,7 @@ fn memory_of_published_page_counts() {
     }
 }
 
-/// A model of 5 GB starts on the 24 GB Mac of the report "as usual": macOS compresses idle programs.
+/// A model of 5 GB starts on the 24 GB Mac in normal use: macOS compresses idle programs.
 #[test]
 fn idle_programs_do_not_keep_a_small_model_from_starting() {
     let mut facts = answers(&format!(r#"{{"hw.memsize": {}}}"#, Bytes::gib(24).0));
@@ -272,7 +272,7 @@ fn idle_programs_do_not_keep_a_small_model_from_starting() {
     assert!(memory.obtainable() > Bytes::gib(5) + Bytes(memory.total.0 / 20));
 }
 
-/// The counts of `vm_stat` cover each other as the derivation assumes.
+/// The counts of `vm_stat` overlap as the derivation assumes.
 #[test]
 fn speculative_pages_are_among_the_file_backed_ones() {
     let text = fixture("vm/usual-24gb.txt");

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::ApiError;
 use super::top_level::TopLevel;
-use rooflet_api::wire::keeper_of;
+use rooflet_api::wire::replica_id_of;
 
 /// Path of requests whose responses the replica can store.
 pub const RESPONSES_PATH: &str = "/v1/responses";
@@ -46,9 +46,9 @@ impl StoredReference {
     }
 
     /// Returns the identifier of the replica that stores it.
-    pub fn keeper(&self) -> Option<u64> {
+    pub fn replica_id(&self) -> Option<u64> {
         let (Self::Response(id) | Self::Item(id)) = self;
-        keeper_of(id)
+        replica_id_of(id)
     }
 
     pub fn not_found(&self) -> ApiError {

@@ -118,7 +118,7 @@ fn can_grow_for_free(instance: &Instance, class: usize, models: &[usize]) -> boo
             };
             let mut more = models.to_vec();
             more.push(model);
-            need.promised == 0.0
+            need.objective_share == 0.0
                 && need.wait.is_none_or(|wait| wait >= strictest)
                 && instance.node_rows(class, &more).is_some()
         })

@@ -58,7 +58,7 @@ struct NodeLoad {
     memory: Bytes,
     disk: Bytes,
     reserved: f64,
-    promised: f64,
+    objective_share: f64,
     device: f64,
     prefill: f64,
     /// `Σ rate·prefill²`.
@@ -74,7 +74,7 @@ impl NodeLoad {
             memory: Bytes::ZERO,
             disk: Bytes::ZERO,
             reserved: instance.classes[class].reserved,
-            promised: 0.0,
+            objective_share: 0.0,
             device: 0.0,
             prefill: 0.0,
             prefill_squared: 0.0,
@@ -93,15 +93,15 @@ impl NodeLoad {
             return None;
         }
         let reserved = self.reserved + need.reserved;
-        let promised = self.promised + need.promised;
-        let objectives = 1.0 - supply.reserved - promised - self.prefill;
-        if reserved > 1.0 + TOLERANCE || (promised > 0.0 && objectives < 0.0) {
+        let objective_share = self.objective_share + need.objective_share;
+        let objectives = 1.0 - supply.reserved - objective_share - self.prefill;
+        if reserved > 1.0 + TOLERANCE || (objective_share > 0.0 && objectives < 0.0) {
             return None;
         }
         let wait = need.wait.map_or(self.wait, |wait| wait.min(self.wait));
         let mut room =
             (instance.utilization - supply.reserved - self.device).max(0.0) / need.service.max(1e-12);
-        if promised > 0.0 && need.prefill > 0.0 {
+        if objective_share > 0.0 && need.prefill > 0.0 {
             room = room.min(objectives / need.prefill);
         }
         if wait.is_finite() {
@@ -124,7 +124,7 @@ impl NodeLoad {
         self.memory += need.memory;
         self.disk += need.disk;
         self.reserved += need.reserved;
-        self.promised += need.promised;
+        self.objective_share += need.objective_share;
         self.device += rate * need.service;
         self.prefill += rate * need.prefill;
         self.prefill_squared += rate * need.prefill * need.prefill;

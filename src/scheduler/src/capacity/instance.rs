@@ -6,7 +6,7 @@
 //! - memory: `Σ memory ≤ free memory`; the same for disk, if known.
 //! - device: `Σ y·service ≤ utilisation`. The utilisation law `U = X·S` (Denning and Buzen, 1978).
 //! - admission: `Σ reserved ≤ 1`, the shares of the device that admission reserves.
-//! - objectives: `Σ promised + Σ y·prefill ≤ 1`: beside prefill, all streams of all models can decode
+//! - objectives: `Σ objective_share + Σ y·prefill ≤ 1`: beside prefill, all streams of all models can decode
 //!   at their objectives simultaneously.
 //! - first token: the mean wait behind other prefills, `Σ y·t² / 2(1 − Σ y·t)` in an M/G/1 queue
 //!   (Pollaczek and Khinchine), is at most the smallest permitted wait `w` of all models. This is
@@ -60,7 +60,7 @@ pub(super) struct Need {
     /// Share of the device's time that admission reserves.
     pub(super) reserved: f64,
     /// Part of `reserved` for the decode objective with all streams busy; 0 without an objective.
-    pub(super) promised: f64,
+    pub(super) objective_share: f64,
     /// Device time per request in seconds: prefill, plus its part of the decode steps of a full
     /// batch.
     pub(super) service: f64,
@@ -140,12 +140,12 @@ impl Instance {
             room: (self.utilization - supply.reserved).max(0.0),
         }];
         // Without objectives, the first row implies this one.
-        let promised: f64 = needs.iter().map(|need| need.promised).sum();
-        if promised > 0.0 {
+        let objective_share: f64 = needs.iter().map(|need| need.objective_share).sum();
+        if objective_share > 0.0 {
             rows.push(NodeRow {
                 limit: Limit::Objectives,
                 terms: needs.iter().map(|need| need.prefill).collect(),
-                room: (1.0 - supply.reserved - promised).max(0.0),
+                room: (1.0 - supply.reserved - objective_share).max(0.0),
             });
         }
         let wait = needs.iter().filter_map(|need| need.wait).min_by(f64::total_cmp);

@@ -174,7 +174,7 @@ impl Fit {
             memory: self.verdict.reservation.total(),
             disk: model.disk,
             reserved,
-            promised: decode.unwrap_or(0.0),
+            objective_share: decode.unwrap_or(0.0),
             service: load.service / speed,
             prefill: load.prefill / speed,
             wait: objectives

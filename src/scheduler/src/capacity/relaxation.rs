@@ -125,7 +125,7 @@ fn relaxed(instance: &Instance, objective: Objective) -> Relaxed {
                     row.push((replica, counted));
                 }
                 reserved[class].push((replica, need.reserved));
-                objectives[class].push((replica, need.promised + need.prefill * rate));
+                objectives[class].push((replica, need.objective_share + need.prefill * rate));
                 if rate > 0.0 {
                     device[class].push((replica, need.service * rate));
                     coverage[model].push((replica, rate / load.rate));

@@ -19,11 +19,11 @@ fn need() -> impl Strategy<Value = Option<Need>> {
         prop_oneof![2 => Just(None), 1 => (0.01f64..1.0).prop_map(Some)],
         prop_oneof![1 => Just(0), 1 => 1u64..8],
     )
-        .prop_map(|(memory, kept, promised, prefill, decode, wait, disk)| Need {
+        .prop_map(|(memory, kept, objective_share, prefill, decode, wait, disk)| Need {
             memory: Bytes(memory),
             disk: Bytes(disk),
-            reserved: promised + kept,
-            promised,
+            reserved: objective_share + kept,
+            objective_share,
             service: prefill + decode,
             prefill,
             wait,
@@ -303,7 +303,7 @@ fn one_model_on_two_nodes_follows_the_utilisation_law() {
         memory: Bytes(10),
         disk: Bytes::ZERO,
         reserved: 0.05,
-        promised: 0.0,
+        objective_share: 0.0,
         service: 2.0,
         prefill: 0.5,
         wait: None,
@@ -377,13 +377,13 @@ fn large(seed: u64) -> Instance {
             let speed = (*memory as f64).sqrt() * 30.0;
             let step = size / speed;
             let prefill = prompt * size / speed / 200.0;
-            let promised = objective * step;
-            let reserved = promised.max(0.05);
+            let objective_share = objective * step;
+            let reserved = objective_share.max(0.05);
             (size * 1000.0 < *memory as f64 * 1000.0 && reserved <= 1.0).then(|| Need {
                 memory: Bytes((size * 1000.0) as u64),
                 disk: Bytes::ZERO,
                 reserved,
-                promised,
+                objective_share,
                 service: prefill + tokens * step / 4.0,
                 prefill,
                 wait: None,

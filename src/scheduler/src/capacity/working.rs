@@ -146,8 +146,8 @@ impl Working<'_> {
                     + groups.iter().map(|group| self.memory(group).0).max().unwrap_or(0),
                 disk_limit_bytes: class.disk.map(|disk| disk.limit.0),
                 disk_used_bytes: class.disk.map(|disk| {
-                    let promised = groups.iter().map(|group| self.disk(group)).max();
-                    (disk.limit - disk.free + promised.unwrap_or(Bytes::ZERO)).0
+                    let largest = groups.iter().map(|group| self.disk(group)).max();
+                    (disk.limit - disk.free + largest.unwrap_or(Bytes::ZERO)).0
                 }),
                 utilization_percent: 100.0 * (class.committed + most(&|group| self.utilization(group))),
                 reserved_percent: 100.0 * most(&reserved).max(class.committed),

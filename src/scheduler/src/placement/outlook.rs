@@ -23,21 +23,21 @@ impl NodeState {
     /// With objectives, that is the unreserved share. Without, the replicas divide what objectives
     /// leave.
     pub fn left_to(&self, deployment: &ReplicaKey, has_objectives: bool, count: u32) -> f64 {
-        let (mut promised, mut best_effort, mut others) = (0.0, 0.0, 0);
+        let (mut objectives, mut best_effort, mut others) = (0.0, 0.0, 0);
         for (request, share) in self.reserved_shares() {
             if request.deployment.as_ref() == Some(deployment) {
                 continue;
             }
             if request.has_objectives() {
-                promised += share;
+                objectives += share;
             } else {
                 best_effort += share;
                 others += 1;
             }
         }
         let left = match has_objectives {
-            true => 1.0 - promised - best_effort,
-            false => (1.0 - promised) * f64::from(count) / f64::from((count + others).max(1)),
+            true => 1.0 - objectives - best_effort,
+            false => (1.0 - objectives) * f64::from(count) / f64::from((count + others).max(1)),
         };
         left.max(0.0)
     }

@@ -1,5 +1,5 @@
 //! Repair of a scheduling pass: places earlier requests of the same call again, to make room for
-//! requests without a node. Nothing is bound yet, so this costs nothing.
+//! requests without a node. No replica is bound yet, so a repair moves no running replica.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

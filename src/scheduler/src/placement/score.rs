@@ -301,9 +301,9 @@ impl fmt::Display for Loading {
                 download,
             } => {
                 let (how, nominal) = match (download, nominal) {
-                    (true, true) => ("downloaded and read", " by a nominal line or disk"),
+                    (true, true) => ("downloaded and read", " by a nominal download or disk speed"),
                     (true, false) => ("downloaded and read", ""),
-                    (false, true) => ("read", " by a nominal disk"),
+                    (false, true) => ("read", " by a nominal disk speed"),
                     (false, false) => ("read", ""),
                 };
                 write!(f, "weights {how} within {within_seconds} s{nominal}")

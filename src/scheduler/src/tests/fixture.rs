@@ -18,9 +18,9 @@ pub(super) fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 ram=16 disk=3 line=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule
+/// `a mem=8 ram=16 disk=3 network=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule
 /// chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned drain notready broken`; sizes in
-/// GiB, the disk in GB/s and the line in MB/s as measured; room: disk space for replicas.
+/// GiB, the disk in GB/s and the network in MB/s as measured; room: disk space for replicas.
 pub(super) fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
@@ -47,7 +47,7 @@ pub(super) fn node(line: &str) -> FleetNode {
     if let Some(gib) = field(line, "ram") {
         status.capacity.memory = format!("{gib}Gi");
     }
-    status.download = field(line, "line").map(|rate| DownloadSpeed {
+    status.download = field(line, "network").map(|rate| DownloadSpeed {
         median_bytes_per_second: rate.parse::<f64>().expect("a number") * 1e6,
         downloads: 1,
     });

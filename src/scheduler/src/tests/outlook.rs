@@ -24,12 +24,12 @@ fn reserved_shares_of_other_deployments_are_excluded() {
         assert_eq!(left(none, false, 1), 100, "{none}");
         assert_eq!(left(none, true, 1), 100, "{none}");
     }
-    let promised = left("x of=e on=a rate=40", true, 1);
+    let remaining = left("x of=e on=a rate=40", true, 1);
     assert!(
-        (20..90).contains(&promised),
-        "{promised} % beside 40 tokens/s of 2 GiB at 546 GB/s"
+        (20..90).contains(&remaining),
+        "{remaining} % beside 40 tokens/s of 2 GiB at 546 GB/s"
     );
-    assert_eq!(left("x of=e on=a rate=40", false, 1), promised);
+    assert_eq!(left("x of=e on=a rate=40", false, 1), remaining);
     // Best-effort replicas keep 5 % next to objectives, and share equally among themselves.
     assert_eq!(left("x of=e on=a", true, 1), 95);
     assert_eq!(left("x of=e on=a", false, 1), 50);

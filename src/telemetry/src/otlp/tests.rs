@@ -23,7 +23,7 @@ struct Collector {
 }
 
 impl Collector {
-    /// Answers with `status`; the first `slow` requests never.
+    /// Starts a collector that answers with `status`, but never answers the first `slow` requests.
     async fn start(status: StatusCode, slow: usize) -> Self {
         // A second installation is refused, which is fine.
         drop(rustls::crypto::ring::default_provider().install_default());

@@ -26,7 +26,7 @@ use crate::api::stream::{self, Frames, event_frame};
 use crate::api::submission::{begin_chat, collect};
 use crate::batch::event::{Done, Piece};
 use crate::prompt::Chat;
-use rooflet_api::wire::{KEEPER_HEADER, keeper_of};
+use rooflet_api::wire::{REPLICA_ID_HEADER, replica_id_of};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::json::Json as OrderedJson;
 use rooflet_inference_api::openai::response::Usage;
@@ -151,14 +151,14 @@ pub(crate) async fn delete(
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
 }
 
-/// Returns a new response ID. The ID contains the keeper from the gateway's header, or zeros if the
+/// Returns a new response ID. The ID contains the replica id from the gateway's header, or zeros if the
 /// header is missing or invalid.
 fn new_id(headers: &HeaderMap) -> String {
     let random = Uuid::new_v4().simple().to_string();
-    let keeper = headers.get(KEEPER_HEADER).and_then(|value| value.to_str().ok());
-    let id = |keeper: &str| format!("{ID_PREFIX}{keeper}{random}");
-    let is_valid = |keeper: &&str| keeper.len() == 16 && keeper_of(&id(keeper)).is_some();
-    id(keeper.filter(is_valid).unwrap_or("0000000000000000"))
+    let replica_id = headers.get(REPLICA_ID_HEADER).and_then(|value| value.to_str().ok());
+    let id = |replica_id: &str| format!("{ID_PREFIX}{replica_id}{random}");
+    let is_valid = |replica_id: &&str| replica_id.len() == 16 && replica_id_of(&id(replica_id)).is_some();
+    id(replica_id.filter(is_valid).unwrap_or("0000000000000000"))
 }
 
 struct ResponseFrames {

@@ -48,9 +48,9 @@ pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
         @if let Some(panels) = roofline::panels(verdict, &colors) {
             h2 { "Speed of each node class" }
             p class="note" {
-                "The line is what its memory allows: bandwidth ÷ bytes that a token moves. A dot is a model as \
-                 predicted with a full context, its bar from the 10th to the 90th percentile; a red dash is its \
-                 objective. What counts for the plan is the lower end of the bar."
+                                "The line is the limit of the memory: bandwidth ÷ bytes that a token moves. A dot is the predicted \
+                 speed of a model at full context. The bar is the interval from the 10th to the 90th percentile, \
+                 and a red dash is the objective. The plan uses the lower end of the bar."
             }
             (panels)
         }
@@ -199,13 +199,13 @@ fn footer(verdict: &PlanVerdict) -> Markup {
         footer class="note" {
             p {
                 @if nominal {
-                    "Some speeds rest on data sheets (Nominal), not on measurements: a probe of the machine makes \
-                     them better known. "
+                                        "Some speeds come from data sheets (Nominal), not from measurements. A probe of the machine \
+                     narrows their intervals. "
                 }
-                "Every model is judged by its pessimistic end: the 10th percentile of its decode speed and the 90th \
-                 of its time to the first token, with all streams at full context. Bursts beyond random arrivals, \
-                 cached prompts, downloads, loading and the network are not modelled; the limit on the time of a \
-                 chip leaves room for them. Prices and watts are those that were given."
+                                "The plan uses the pessimistic end of each prediction: the 10th percentile of the decode speed and \
+                 the 90th percentile of the time to first token, with all streams at full context. Bursts beyond \
+                 random arrivals, cached prompts, downloads, loading and the network are not modelled. The limit \
+                 on the use of a chip leaves capacity for them. The user provided prices and watts."
             }
             p { "Created by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planning.md has the formulas." }
         }

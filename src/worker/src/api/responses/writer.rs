@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::logprobs::PendingTokens;
 use crate::api::answers::{CALL_ID_PREFIX, call_id};
 use crate::batch::event::{Done, Piece};
-use rooflet_api::wire::keeper_of;
+use rooflet_api::wire::replica_id_of;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::response::logprobs::ContentLogprob;
 use rooflet_inference_api::openai::response::{FinishReason, Usage};
@@ -284,10 +284,10 @@ impl ResponseWriter {
         }
     }
 
-    /// Returns a new item ID with the same keeper as the response ID.
+    /// Returns a new item ID with the same replica id as the response ID.
     fn item_id(&self, prefix: &str) -> String {
-        let keeper = keeper_of(&self.response.id).unwrap_or(0);
-        format!("{prefix}_{keeper:016x}{}", Uuid::new_v4().simple())
+        let replica_id = replica_id_of(&self.response.id).unwrap_or(0);
+        format!("{prefix}_{replica_id:016x}{}", Uuid::new_v4().simple())
     }
 
     fn open(&mut self, prefix: &str, content: ItemContent) {

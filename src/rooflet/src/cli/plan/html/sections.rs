@@ -180,8 +180,8 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
         h2 { "The demand" }
         p class="note" {
             (models.len()) " models, " (number(requests)) " requests and " (number(tokens))
-            " answer tokens per second in all. Speeds of a stream: median (10th to 90th percentile), all streams busy \
-             at full context. First token: of the average prompt, 90th percentile, without waiting."
+                        " answer tokens per second in total. Speed of a stream: median (10th to 90th percentile), all streams \
+             busy at full context. First token: time for the average prompt, 90th percentile, without waiting."
         }
         (folded(&headings, models.into_iter().map(row).collect(), "models"))
     }
@@ -272,7 +272,7 @@ pub(super) fn breaks_first(verdict: &PlanVerdict) -> Markup {
         "#Bandwidth of one",
         "#Fullest memory",
         "#Busiest",
-        "#Promised",
+        "#Reserved",
         "#Total tokens/s",
         "First limit",
         "#At demand",
@@ -280,8 +280,8 @@ pub(super) fn breaks_first(verdict: &PlanVerdict) -> Markup {
     html! {
         h2 { "Limits" }
         p class="note" {
-            "As the demand grows, split as in the placement above. Promised: the largest share of a chip's time that \
-             is kept for objectives."
+                        "Limits that are reached as the demand grows, with the placement above. Reserved: the largest share of \
+             a chip's time that objectives reserve."
         }
         (table(&headings, rows))
     }
