@@ -191,10 +191,10 @@ mod tests {
         let small = file(path, "small", 1);
         let error = |path: &Utf8Path| read(path, &Clock::System).unwrap_err().to_string();
         assert_eq!(
-                        error(&small),
+            error(&small),
             format!("`{small}` has 1048576 bytes: name a file of 64 MiB or more")
         );
-                assert_eq!(error(path), format!("no file below `{path}` has 64 MiB or more"));
-                assert_eq!(error("/does/not/exist".into()), "reading `/does/not/exist`");
+        assert_eq!(error(path), format!("no file below `{path}` has 64 MiB or more"));
+        assert_eq!(error("/does/not/exist".into()), "reading `/does/not/exist`");
     }
 }

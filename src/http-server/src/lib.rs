@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(rest(&mut client, HEAD_TIMEOUT - SECOND).await, None, "{sent:?}");
             assert_eq!(
                 rest(&mut client, 2 * SECOND).await.as_deref(),
-                                Some(""),
+                Some(""),
                 "{sent:?}"
             );
         }

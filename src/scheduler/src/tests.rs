@@ -125,7 +125,11 @@ fn prefers_node_with_earliest_download() {
     // 6 GiB at 50 MB/s are 129 s, at 200 MB/s 32 s.
     check("a mem=8 network=50; b mem=16 network=200", "x download=6", "x->b");
     // Networks within a factor of two are equal: less free memory decides.
-    check("a mem=8 network=110; b mem=16 network=125", "x download=6", "x->a");
+    check(
+        "a mem=8 network=110; b mem=16 network=125",
+        "x download=6",
+        "x->a",
+    );
     // Without a measurement: 40 MB/s.
     check("a mem=8 network=10; b mem=16", "x download=6", "x->b");
     check("a mem=8; b mem=16 network=100", "x download=6", "x->b");

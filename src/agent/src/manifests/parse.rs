@@ -458,36 +458,36 @@ spec:
             "a.yaml:8: spec.placement.tolerations[1].operator: Invalid value: value must be empty when `operator` \
              is 'Exists'",
         );
-        let promise = |context: &str, max: &str, prompt: u32| {
+        let objective = |context: &str, max: &str, prompt: u32| {
             let first = format!("{{max: {max}, atPromptTokens: {prompt}}}");
             format!("{GUIDE}  serving: {{{context}}}\n  objectives: {{timeToFirstToken: {first}}}\n")
         };
         check(
-            &promise("contextTokens: 512", "2s", 513),
+            &objective("contextTokens: 512", "2s", 513),
             "a.yaml:9: spec.objectives.timeToFirstToken.atPromptTokens: Invalid value: must be less than or equal to \
              spec.serving.contextTokens: longer prompts are rejected",
         );
         for fits in [
-            promise("contextTokens: 512", "2s", 512),
-            promise("", "1m", 100_000),
+            objective("contextTokens: 512", "2s", 512),
+            objective("", "1m", 100_000),
         ] {
             check(&fits, "default/guide-mini-1 serves guide");
         }
         // Null fields count as absent.
         for fits in [
             format!("{GUIDE}{tolerations}{{operator: Exists, key: , value: }}]}}\n"),
-            promise("contextTokens: ", "2s", 513),
-            promise("contextTokens: 512", "2s, atPromptTokens: ", 513).replace(", atPromptTokens: 513", ""),
+            objective("contextTokens: ", "2s", 513),
+            objective("contextTokens: 512", "2s, atPromptTokens: ", 513).replace(", atPromptTokens: 513", ""),
             format!("{GUIDE}  serving: {{contextTokens: 512}}\n  objectives: {{timeToFirstToken: }}\n"),
         ] {
             check(&fits, "default/guide-mini-1 serves guide");
         }
         check(
-            &promise("", "0m0.0s", 1),
+            &objective("", "0m0.0s", 1),
             "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: must be greater than 0",
         );
         check(
-            &promise("", "99999999999999999999h", 1),
+            &objective("", "99999999999999999999h", 1),
             "a.yaml:9: spec.objectives.timeToFirstToken.max: Invalid value: \"99999999999999999999h\": \
              spec.objectives.timeToFirstToken.max in body should match \
              '^([0-9]{1,9}(\\.[0-9]+)?(ms|s|m|h)){1,8}$'",

@@ -254,9 +254,9 @@ pub struct KvCacheSpec {
     #[schemars(extend("enum" = [4, 8, 16]))]
     pub bits: Option<u32>,
     /// Disk space for cached prefixes of each replica, such as 16Gi. A restarted worker reads them
-    /// again. The space is reserved: the scheduler considers only nodes that have it. "0" stores
-    /// nothing; the files contain tokens of prompts. Default: a tenth of the unreserved free space,
-    /// at most 8Gi; nothing if less than 20Gi is unreserved.
+    /// again. The space is reserved: the scheduler considers only nodes that have it. "0" stores no
+    /// files; the files contain tokens of prompts. Default: a tenth of the unreserved free space,
+    /// at most 8Gi; no files if less than 20Gi is unreserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"))]
     pub disk_size: Option<String>,
@@ -409,7 +409,7 @@ pub enum WhenUnsatisfiable {
     ScheduleAnyway,
 }
 
-/// Whether replicas of a deployment may share a node.
+/// Rule for replicas of a deployment on the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum AntiAffinity {
     /// Replicas share a node only if no other node has room.

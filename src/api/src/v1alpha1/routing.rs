@@ -21,9 +21,8 @@ pub struct RoutingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000))]
     pub max_queued_requests: Option<u32>,
-    /// Served names in the same namespace that serve the request instead, in this order, if this
-    /// model cannot: no ready replica, full or slow queue, or failed replicas before the first
-    /// token.
+    /// Served names in the same namespace that serve a request if this model cannot, in this order.
+    /// Causes: no ready replica, a full or slow queue, or failed replicas before the first token.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 1, max = 253)))]
     pub fallbacks: Vec<String>,

@@ -483,7 +483,10 @@ async fn routes_stored_response_to_the_replica_that_owns_it() {
         let received = agent_log.received.lock().expect("ok");
         (
             received[0].0.clone(),
-            received[0].2["replica_id"].as_str().expect("a replica id").to_owned(),
+            received[0].2["replica_id"]
+                .as_str()
+                .expect("a replica id")
+                .to_owned(),
         )
     };
     let id = format!("resp_{replica_id}00112233445566778899aabbccddeeff");

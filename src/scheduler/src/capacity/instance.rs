@@ -1,5 +1,5 @@
 //! Numeric instance of a planning question: needs of each model on each class of node, and supply
-//! of each class. The search uses only this; `question` computes the numbers.
+//! of each class. The search uses only these numbers, which `question` computes.
 //!
 //! Constraints on a node with the models `p`, each serving `y` requests per second:
 //!

@@ -519,8 +519,8 @@ mod tests {
             small.starts_with("spec.demand[0].contextTokens: 512 is less than"),
             "{small}"
         );
-        let promise = "objectives: {timeToFirstToken: {max: 2s, atPromptTokens: 1201}}";
-        let long = message(&format!("{}{macs}", demand(&format!(", {promise}"))));
+        let objectives = "objectives: {timeToFirstToken: {max: 2s, atPromptTokens: 1201}}";
+        let long = message(&format!("{}{macs}", demand(&format!(", {objectives}"))));
         assert!(
             long.starts_with("spec.demand[0].objectives.timeToFirstToken.atPromptTokens: 1201 is more than"),
             "{long}"

@@ -19,15 +19,17 @@ fn need() -> impl Strategy<Value = Option<Need>> {
         prop_oneof![2 => Just(None), 1 => (0.01f64..1.0).prop_map(Some)],
         prop_oneof![1 => Just(0), 1 => 1u64..8],
     )
-        .prop_map(|(memory, kept, objective_share, prefill, decode, wait, disk)| Need {
-            memory: Bytes(memory),
-            disk: Bytes(disk),
-            reserved: objective_share + kept,
-            objective_share,
-            service: prefill + decode,
-            prefill,
-            wait,
-        });
+        .prop_map(
+            |(memory, kept, objective_share, prefill, decode, wait, disk)| Need {
+                memory: Bytes(memory),
+                disk: Bytes(disk),
+                reserved: objective_share + kept,
+                objective_share,
+                service: prefill + decode,
+                prefill,
+                wait,
+            },
+        );
     prop_oneof![1 => Just(None), 6 => some.prop_map(Some)]
 }
 

@@ -155,7 +155,9 @@ pub(crate) async fn delete(
 /// header is missing or invalid.
 fn new_id(headers: &HeaderMap) -> String {
     let random = Uuid::new_v4().simple().to_string();
-    let replica_id = headers.get(REPLICA_ID_HEADER).and_then(|value| value.to_str().ok());
+    let replica_id = headers
+        .get(REPLICA_ID_HEADER)
+        .and_then(|value| value.to_str().ok());
     let id = |replica_id: &str| format!("{ID_PREFIX}{replica_id}{random}");
     let is_valid = |replica_id: &&str| replica_id.len() == 16 && replica_id_of(&id(replica_id)).is_some();
     id(replica_id.filter(is_valid).unwrap_or("0000000000000000"))
