@@ -627,7 +627,11 @@ fn hub_errors_are_reported_with_a_remedy() {
         .kubectl
         .apply(&deployment("away", "rooflet/guide", &pinned))
         .ok();
-    wait_for_condition_text(&cluster, "away", "cannot be reached; is this machine offline?");
+    wait_for_condition_text(
+        &cluster,
+        "away",
+        "cannot be reached: check the network connection",
+    );
     hub.start_again();
     wait_for_ready(&cluster, "away");
     wait_for_answer(&cluster.gateway, "away");

@@ -1,4 +1,5 @@
-"""huggingface_hub against the tests' own hub, to verify that the hub behaves like Hugging Face's."""
+"""Runs huggingface_hub against the hub of the tests, to verify that the hub behaves like Hugging
+Face's hub."""
 
 import hashlib
 import os

@@ -1,8 +1,8 @@
-//! `cargo xtask check-macos`: what Linux can check of the code for a Mac.
+//! `cargo xtask check-macos`: checks the code for macOS on a Linux machine.
 //!
-//! - libclang compiles the Metal texts of rooflet's own kernels, with Metal's address spaces.
-//! - clippy checks the code as a Mac compiles it. It links and runs nothing. It requires Rust's
-//!   standard library for the target, and neither Xcode nor a Mac.
+//! - libclang compiles the Metal source of rooflet's own kernels, with Metal's address spaces.
+//! - clippy checks the code for the target macOS, without linking. It requires Rust's standard
+//!   library for the target, but neither Xcode nor a Mac.
 
 use std::{env, fs, path::Path, process::Command};
 

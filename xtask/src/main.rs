@@ -1,6 +1,6 @@
-//! The repository's own tasks: `cargo xtask VERB`.
+//! Tasks of the repository: `cargo xtask VERB`.
 //!
-//! Kept thin: what a user of rooflet needs belongs to the binary, not here.
+//! These tasks are for developers. Features for users of rooflet belong to the binary.
 
 mod bench_roofline;
 mod chaos;
@@ -25,22 +25,23 @@ use crate::console::Outcome;
 const USAGE: &str = "\
 usage: cargo xtask VERB
 
-  setup                 prepare what cargo cannot build by itself (MLX on Linux); quick when done before
-  up [--release] [ARG]  all of it: setup, build, then `rooflet up` with the example model and one question;
-                        with --exit it stops after the answer. ARGs go to `rooflet up`
-  test [--only NAME]... every check, or those named
+  setup                 prepare MLX on Linux; takes seconds if it is already prepared
+  up [--release] [ARG]  run setup, build, and `rooflet up` with the example model and one question;
+                        --exit stops after the answer. ARGs are passed to `rooflet up`
+  test [--only NAME]... run all checks, or only the named checks
   chaos [--seeds N] [--from SEED]
-                        the e2e test that kills processes at random moments, with N seeds (20) from SEED (1) on
-  chaos --minutes N     kill, pause, cut off, fill the disk, change and drain for N minutes while answers are streamed
+                        kill random processes in the e2e test, with N seeds (20) starting at SEED (1)
+  chaos --minutes N     apply all faults for N minutes while clients stream answers
   faults [--seeds N] [--from SEED]
-                        a simulated fleet in which things go wrong, with N seeds (200) from SEED (1) on
-  simulate ARG...       `rooflet simulate ARG...`, optimised
-  soak [--requests N]   the e2e tests that send a worker mixed, broken and abandoned requests, N (10,000) of them, for each of two models
+                        simulate a fleet with random faults, with N seeds (200) starting at SEED (1)
+  simulate ARG...       run `rooflet simulate ARG...` in an optimised build
+  soak [--requests N]   send N (10,000) mixed, invalid and aborted requests to a worker, for each of two models
   generate              update manifests/ and docs/reference from the code
-  fit-roofline          find the predictor's constants anew from measurements; a minute
-  bench-roofline [ARG]  predicted against measured decode speed on this machine; ARGs go to `rooflet bench-roofline`
+  fit-roofline          fit the predictor's constants to the measurements; takes a minute
+  bench-roofline [ARG]  compare predicted and measured decode speed on this machine; ARGs are passed to
+                        `rooflet bench-roofline`
   structure             check layers, import cycles, sizes and public items of the source tree
-  check-macos           libclang over the Metal kernels, and clippy over the code as a Mac compiles it
+  check-macos           compile the Metal kernels with libclang, and lint the code for macOS with clippy
 ";
 
 fn main() -> ExitCode {
@@ -72,17 +73,20 @@ fn run(args: &[String]) -> Result<ExitCode> {
             print!("{USAGE}");
             Ok(ExitCode::SUCCESS)
         }
-        [] => bail!("which task?\n\n{USAGE}"),
-        [verb, ..] => bail!("`{verb}` with these arguments is no task\n\n{USAGE}"),
+        [] => bail!("a verb is missing\n\n{USAGE}"),
+        [verb, ..] => bail!("unknown verb `{verb}`, or invalid arguments\n\n{USAGE}"),
     }
 }
 
-/// The names in `--only NAME`, which may be repeated.
+/// Returns the names in `--only NAME`, which may be repeated.
 fn only<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
     args.chunks(2)
         .map(|pair| match pair {
             ["--only", name] => Ok(*name),
-            _ => bail!("`test` takes --only NAME, not `{}`\n\n{USAGE}", pair.join(" ")),
+            _ => bail!(
+                "`test` accepts only `--only NAME`, not `{}`\n\n{USAGE}",
+                pair.join(" ")
+            ),
         })
         .collect()
 }

@@ -114,10 +114,10 @@ impl fmt::Display for RemoteModel {
 pub enum ReadRemoteError {
     #[error("preparing to connect")]
     Client(#[source] reqwest::Error),
-    #[error("{host} cannot be reached; is this machine offline{remedy}")]
+    #[error("{host} cannot be reached: check the network connection{remedy}")]
     Unreachable {
         host: String,
-        /// Rest of the question.
+        /// Rest of the remedy.
         remedy: &'static str,
         #[source]
         err: reqwest::Error,
@@ -483,8 +483,8 @@ impl<'a> Remote<'a> {
         ReadRemoteError::Unreachable {
             host: url.host_str().unwrap_or_default().to_owned(),
             remedy: match self.model {
-                RemoteModel::Hub(_) => "? A mirror can be named in HF_ENDPOINT",
-                RemoteModel::Directory(_) => ", or the host of the URL misspelt?",
+                RemoteModel::Hub(_) => ", or set HF_ENDPOINT to a mirror",
+                RemoteModel::Directory(_) => ", and the host in the URL",
             },
             // The message already contains the host.
             err: err.without_url(),

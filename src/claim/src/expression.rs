@@ -25,7 +25,7 @@ pub(super) struct Literal {
     pub(super) meanings: Vec<Unit>,
     /// Unit as written; empty without a unit.
     pub(super) unit: String,
-    /// Whether a `+` precedes the number.
+    /// True if a `+` precedes the number.
     pub(super) signed: bool,
 }
 

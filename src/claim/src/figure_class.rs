@@ -8,9 +8,9 @@ use super::stated::Measure;
 pub(crate) trait FigureClass {
     /// Dimension of the figure, such as seconds or bytes.
     fn measure(self) -> Measure;
-    /// Whether figures of this kind are identified only by their name.
+    /// Returns true if figures of this kind are identified only by their name.
     fn is_general(&self) -> bool;
-    /// Whether the figure is a speed or time of the engine.
+    /// Returns true if the figure is a speed or time of the engine.
     fn is_performance(&self) -> bool;
     /// Spelling in YAML.
     fn spelling(self) -> String;

@@ -46,7 +46,7 @@ pub(super) struct Lexer {
     at: usize,
     tokens: Vec<Token>,
     numbers: usize,
-    /// Whether the text contains a relation, and is not only a number.
+    /// Returns true if the text contains a relation, and is not only a number.
     has_relation: bool,
     hyphen: Hyphen,
 }

@@ -166,7 +166,7 @@ struct Report {
 struct Entry {
     field: String,
     subject: String,
-    /// Whether the entry was checked against something.
+    /// True if the entry was checked against a limit, a fact or another figure.
     tested: bool,
     remarks: Vec<String>,
 }

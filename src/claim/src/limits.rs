@@ -90,7 +90,7 @@ pub(super) struct DecodeLimit {
     pub(super) streamed: f64,
     /// Bytes of KV cache that one pass reads, at the stated precision or the assumed one.
     cache: f64,
-    /// Whether the KV cache is assumed to have 4 bits because the claim states none.
+    /// True if the KV cache is assumed to have 4 bits, because the claim does not state its bits.
     assumes_4bit_cache: bool,
     /// Memory bandwidth of all machines, in bytes per second.
     pub(super) bandwidth: f64,

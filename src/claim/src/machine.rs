@@ -110,7 +110,7 @@ pub(super) struct Machine {
     pub(super) machines: f64,
     /// Errors in the description.
     pub(super) faults: Vec<Fault>,
-    /// Whether the engine may use the neural engine.
+    /// Returns true if the engine may use the neural engine.
     pub(super) has_neural_engine: bool,
 }
 

@@ -41,7 +41,7 @@ pub(super) enum CalculationError {
         calculated: Dimension,
         claimed: Dimension,
     },
-    #[error("no reading can be calculated")]
+    #[error("no interpretation of the statement can be calculated")]
     NoReading,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct WrongResult {
 pub(super) struct Statement<'a> {
     pub(super) label: Option<&'a str>,
     pub(super) calculation: &'a str,
-    /// Whether the result precedes the calculation.
+    /// True if the result precedes the calculation.
     result_first: bool,
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Slot {
     dispatcher: Dispatcher,
     pub(super) model: ModelKey,
     pub(super) replica: Replica,
-    /// Whether the request was queued for the slot.
+    /// True if the request was queued for the slot.
     pub(super) was_queued: bool,
     request_id: u64,
     released: bool,

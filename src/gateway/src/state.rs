@@ -30,8 +30,8 @@ const MAX_HELD_BYTES: usize = 256 << 20;
 const MAX_HELD_REQUESTS: usize = 256;
 /// Assumed tokens of a response before the first response is recorded.
 const TYPICAL_ANSWER_TOKENS: f64 = 256.0;
-/// How long a model may have only unschedulable replicas before the gateway rejects its requests.
-/// The scheduler may not have processed newly released capacity yet.
+/// Time after which the gateway rejects the requests of a model that has only unschedulable
+/// replicas. The scheduler may not have processed newly released capacity yet.
 const UNPLACED_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Weight of the newest response in the moving average of response lengths.
 const NEWEST: f64 = 0.1;
@@ -64,7 +64,7 @@ struct ModelState<W> {
     peak: usize,
     /// Time since which all replicas of the model are unschedulable.
     unplaced_since: Option<Instant>,
-    /// Whether the longer queue limit applies because the model had too few replicas.
+    /// True if the longer queue limit applies because the model had too few replicas.
     has_backlog: bool,
     /// Ready replicas in the last routing table.
     replicas: Vec<u64>,

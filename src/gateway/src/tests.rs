@@ -30,7 +30,7 @@ use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use rooflet_telemetry::recorder::Recorder;
 use rooflet_testing::within;
 
-/// Builds a deployment from `namespace/name serves=NAME wanted=N says=text-with-dashes
+/// Builds a deployment from `namespace/name serves=NAME wanted=N message=text-with-dashes
 /// has=CONDITION=STATUS waits=TIME queue=N falls-back-to=NAME hedges=TIME started=SECONDS
 /// traffic=REVISION:PERCENT,…`.
 pub(crate) fn deployment(line: &str) -> ModelDeployment {
@@ -56,7 +56,7 @@ pub(crate) fn deployment(line: &str) -> ModelDeployment {
     ready(
         &mut status.conditions,
         "False",
-        &field(line, "says").unwrap_or_default().replace('-', " "),
+        &field(line, "message").unwrap_or_default().replace('-', " "),
     );
     if let Some((kind, truth)) = field(line, "has").and_then(|condition| condition.split_once('=')) {
         let condition = Condition {

@@ -323,7 +323,7 @@ mod tests {
         let early = timeout(WRITE_TIMEOUT - SECOND, loud_ended.as_mut()).await;
         assert!(early.is_err(), "not before");
         let ended = timeout(WRITE_TIMEOUT / 2, loud_ended).await;
-        ended.expect("in time").expect("told");
+        ended.expect("in time").expect("reported");
         tokio::time::sleep(3 * WRITE_TIMEOUT).await;
         let stays = silent_ended.try_recv();
         assert!(matches!(stays, Err(TryRecvError::Empty)), "{stays:?}");

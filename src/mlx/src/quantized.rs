@@ -20,7 +20,7 @@ use rooflet_model::config::{QuantizationMode, QuantizationScheme};
 /// Method of computing a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Product {
-    /// One call of MLX.
+    /// Computes the product with a single call of MLX.
     Direct,
     /// Calls with [`MIN_ROWS_PER_CALL`](Self::MIN_ROWS_PER_CALL) to
     /// [`MAX_ROWS_PER_CALL`](Self::MAX_ROWS_PER_CALL) rows each.

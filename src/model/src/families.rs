@@ -22,7 +22,7 @@ mod smollm3;
 use crate::config::Architecture;
 use crate::family::FamilyFacts;
 
-/// One row per file, sorted by name.
+/// Families in the files of this module, sorted by name.
 static FAMILIES: &[&[FamilyFacts]] = &[
     deepseek::MEMBERS,
     gemma::MEMBERS,

@@ -154,7 +154,7 @@ impl fmt::Display for LoadTime {
 pub fn link_basis_text(basis: Basis) -> &'static str {
     match basis {
         Basis::Measured | Basis::Calibrated => "at the measured download speed of its node",
-        Basis::Nominal => "at a nominal download speed, because its node has no measured one",
+        Basis::Nominal => "at a nominal download speed, because that of its node is not measured",
     }
 }
 
@@ -162,7 +162,7 @@ pub fn link_basis_text(basis: Basis) -> &'static str {
 pub fn disk_basis_text(basis: Basis) -> &'static str {
     match basis {
         Basis::Measured | Basis::Calibrated => "at the measured speed of its disk",
-        Basis::Nominal => "at the published speed of Mac disks, because its own is not measured",
+        Basis::Nominal => "at the published speed of Mac disks, because this disk is not measured",
     }
 }
 

@@ -470,7 +470,7 @@ fn move_includes_bytes_and_time_of_loading() {
     assert_eq!(
         read("", together).as_deref(),
         Some(
-            "reads 2.0 GiB, in about 0.5 s (at the published speed of Mac disks, because its own is not measured)"
+            "reads 2.0 GiB, in about 0.5 s (at the published speed of Mac disks, because this disk is not measured)"
         )
     );
     assert_eq!(

@@ -123,7 +123,7 @@ impl MemoryWatch {
         let warned_for = lasts(&mut self.warned_since, is_warned, now);
         let swapping_for = lasts(&mut self.swapping_since, swapping.is_some(), now);
         let recovered_for = lasts(&mut self.recovered_since, is_recovered, now);
-        // After a stop, low memory counts at once, and swapping only if it goes on.
+        // After a stop, low memory counts immediately, and swapping only if it continues.
         let has_stopped = self.level >= Pressure::Recovering;
         let swaps_on = swapping == Some(Swapping::Now);
         let must_stop = low_for >= LOW_FOR

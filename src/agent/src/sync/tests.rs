@@ -515,8 +515,9 @@ impl Fixture {
     }
 }
 
-/// A Mac of 16 GiB, of which the GPU has wired 10, has the level `warn` while it computes. Its user
-/// starts programs three times, for which the system swaps for two minutes, unless a replica stops.
+/// A Mac with 16 GiB, of which 10 GiB are wired for the GPU, has the level `warn` while it
+/// computes. The user starts programs three times. Each time, the system swaps for two minutes
+/// unless a replica stops.
 #[tokio::test]
 async fn an_hour_of_memory_warnings_stops_at_most_two_replicas() {
     let mut fixture = Fixture::new(SLEEPS);

@@ -1,4 +1,4 @@
-//! One replica's process and record.
+//! Process and record of a replica.
 
 use std::time::{Duration, Instant};
 

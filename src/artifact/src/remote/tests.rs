@@ -279,12 +279,12 @@ async fn error_names_unreachable_host() {
     for (model, expected) in [
         (
             "hf://owner/name".to_owned(),
-            "127.0.0.1 cannot be reached; is this machine offline? A mirror can be named in HF_ENDPOINT",
+            "127.0.0.1 cannot be reached: check the network connection, or set HF_ENDPOINT to a mirror",
         ),
         // Another server has no mirror.
         (
             format!("{endpoint}/m"),
-            "127.0.0.1 cannot be reached; is this machine offline, or the host of the URL misspelt?",
+            "127.0.0.1 cannot be reached: check the network connection, and the host in the URL",
         ),
     ] {
         let err = facts(&model.parse().unwrap(), &hub).await.unwrap_err();

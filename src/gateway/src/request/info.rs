@@ -47,7 +47,7 @@ pub(crate) struct RequestInfo {
     pub(crate) prompt_tokens: u64,
     pub(crate) max_tokens: Option<u64>,
     pub(crate) is_stream: bool,
-    /// Whether the response includes log probabilities.
+    /// True if the response includes log probabilities.
     pub(crate) has_logprobs: bool,
     pub(crate) prefix: Prefix,
     pub(crate) session: Option<u64>,

@@ -33,7 +33,7 @@ pub(crate) struct Preferences<'a> {
     pub(crate) session: Option<u64>,
     /// Hash of the prompt's first block; see [`Prefix::first`](super::affinity::Prefix::first).
     pub(crate) prompt_start: Option<u64>,
-    /// Whether the request may queue in a worker without a free row.
+    /// True if the request may queue in a worker without a free row.
     pub(crate) may_queue: bool,
 }
 

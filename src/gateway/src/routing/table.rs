@@ -91,13 +91,13 @@ pub(crate) struct Model {
     pub(crate) replicas: Vec<Replica>,
     /// Reason for the absence of ready replicas, from the deployment's status.
     pub(crate) unavailable_reason: Option<String>,
-    /// Whether the deployment has desired replicas or autoscaling.
+    /// True if the deployment has desired replicas or autoscaling.
     pub(crate) has_desired_replicas: bool,
     /// Maximum concurrent requests of all desired replicas.
     pub(crate) wanted_rows: u32,
-    /// Whether a replica may become ready, so that requests are queued instead of rejected.
+    /// True if a replica may become ready, so that requests are queued instead of rejected.
     pub(crate) may_become_ready: bool,
-    /// Whether a replica is unschedulable.
+    /// True if a replica is unschedulable.
     pub(crate) is_unplaced: bool,
     /// Ids of replicas that are bound to a node and not ready.
     pub(crate) starting: Vec<u64>,
@@ -110,7 +110,7 @@ pub(crate) struct Model {
     /// Percentage of requests by revision, during a canary rollout.
     pub(crate) traffic: Vec<(String, u32)>,
     pub(crate) routing: Routing,
-    /// Whether the deployment is autoscaled.
+    /// True if the deployment is autoscaled.
     pub(crate) autoscaled: bool,
     /// Creation time, as Unix time in seconds.
     pub(crate) created: i64,

@@ -12,10 +12,10 @@ async fn errors_have_openai_status_code_and_fields() {
 
     fixture.set_fleet(
         &[
-            "guide says=0-of-1-ready:-Loading waits=50ms",
-            "broken says=0-of-1-ready:-model.safetensors-is-cut-short has=Degraded=True",
-            "unknown says=no-node-has-it has=Admitted=False",
-            "off wanted=0 says=spec.replicas-is-0",
+            "guide message=0-of-1-ready:-Loading waits=50ms",
+            "broken message=0-of-1-ready:-model.safetensors-is-cut-short has=Degraded=True",
+            "unknown message=no-node-has-it has=Admitted=False",
+            "off wanted=0 message=spec.replicas-is-0",
         ],
         &["guide-1 on=a", "gone-1 serves=gone on=a"],
         &[("a", "http://127.0.0.1:1")],

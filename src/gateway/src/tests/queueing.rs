@@ -185,7 +185,7 @@ async fn queues_requests_while_the_only_replica_is_replaced() {
     let url = agent(&fixture.tasks, agent_log.clone()).await;
     let nodes: [(&str, &str); 1] = [("a", &url)];
     let (done_tx, mut done_rx) = mpsc::unbounded_channel();
-    fixture.set_fleet(&["guide says=Loading"], &["g2 on=a"], &nodes);
+    fixture.set_fleet(&["guide message=Loading"], &["g2 on=a"], &nodes);
     fixture.chat_later("held", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide"], &["g2 on=a ready"], &nodes);
@@ -205,17 +205,17 @@ async fn queues_requests_while_the_only_replica_is_replaced() {
         .insert("g2".to_owned(), 503);
     fixture.chat_later("again", chat_body(json!({})), &done_tx);
     eventually("it is refused", || agent_log.received().len() == 2).await;
-    fixture.set_fleet(&["guide says=Loading"], &["g3 on=a"], &nodes);
+    fixture.set_fleet(&["guide message=Loading"], &["g3 on=a"], &nodes);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide"], &["g3 on=a ready"], &nodes);
     let (_, response) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(response.status(), StatusCode::OK);
 
     // Requests are rejected if the model has no desired replicas.
-    fixture.set_fleet(&["guide says=Loading"], &["g3 on=a"], &nodes);
+    fixture.set_fleet(&["guide message=Loading"], &["g3 on=a"], &nodes);
     fixture.chat_later("hopeless", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
-    fixture.set_fleet(&["guide wanted=0 says=spec.replicas-is-0"], &[], &nodes);
+    fixture.set_fleet(&["guide wanted=0 message=spec.replicas-is-0"], &[], &nodes);
     let (_, response) = within(done_rx.recv()).await.expect("a response");
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let error = json_of(response).await["error"].to_string();
@@ -281,7 +281,7 @@ async fn fallback_model_serves_if_the_model_cannot() {
     }
     // If no fallback serves, the error names the requested model.
     fixture.set_fleet(
-        &["guide falls-back-to=small says=Loading", "small"],
+        &["guide falls-back-to=small message=Loading", "small"],
         &["g1 on=a"],
         &[("a", &url)],
     );
@@ -296,11 +296,11 @@ async fn rejects_requests_for_unschedulable_model() {
     let fixture = Fixture::new().await;
     let agent_log = Arc::new(Agent::default());
     let url = agent(&fixture.tasks, agent_log.clone()).await;
-    let stuck = "guide says=0/1-nodes-are-available:-1-insufficient-memory has=Degraded=True waits=1h";
+    let stuck = "guide message=0/1-nodes-are-available:-1-insufficient-memory has=Degraded=True waits=1h";
     // The first request arrives before the scheduling decision.
     fixture.set_fleet(&["guide waits=1h"], &[], &[("a", &url)]);
     let (done_tx, mut done_rx) = mpsc::unbounded_channel();
-    fixture.chat_later("told", chat_body(json!({})), &done_tx);
+    fixture.chat_later("queued", chat_body(json!({})), &done_tx);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&[stuck], &["g1 unplaced"], &[("a", &url)]);
     let (_, rejected) = within(done_rx.recv()).await.expect("a response");

@@ -32,7 +32,7 @@ pub enum ContentFormat {
     Schema(Json),
     /// Text that the regular expression matches completely.
     Pattern(String),
-    /// One of these texts.
+    /// Any of these texts.
     Choice(Vec<String>),
 }
 

@@ -61,7 +61,7 @@ pub enum ToolChoice {
     Auto,
     /// At least one call.
     Required,
-    /// One call of this function.
+    /// A call of this function.
     Function(String),
 }
 

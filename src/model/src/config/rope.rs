@@ -38,7 +38,7 @@ pub enum RopeScaling {
         /// Factor of queries and keys.
         magnitude: f32,
     },
-    /// One factor per wavelength (LongRoPE, arXiv:2402.13753).
+    /// Factors by wavelength (LongRoPE, arXiv:2402.13753).
     Long {
         factors: Vec<f32>,
         /// Factor of queries and keys.

@@ -1,4 +1,4 @@
-//! One request as its client measured it, and the taints that make its times unusable.
+//! Measurement of a request by its client, and the problems that make its times unusable.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ const LEAST_CACHED: f64 = 0.5;
 /// the server's speed.
 const LEAST_READS: u64 = 4;
 
-/// One answer.
+/// Measured answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Sample {

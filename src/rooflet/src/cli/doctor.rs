@@ -109,7 +109,7 @@ impl Report {
                 ..
             }) => (version, facts),
             Ok(Self { facts: None, .. }) => {
-                let problem = "the report has no facts: it was saved on a machine that is no Mac";
+                let problem = "the report has no facts: it was saved on a machine that is not a Mac";
                 return Err(invalid(anyhow::anyhow!("--recorded: `{path}`: {problem}")));
             }
             Err(_) => {

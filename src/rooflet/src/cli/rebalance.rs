@@ -60,7 +60,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     moves.truncate(args.max_moves);
     if moves.is_empty() {
         ui::output(
-            "No move is worth its cost: no replica would gain enough on another node or make room for another replica.\n",
+            "No moves are proposed: no replica would gain enough on another node or make room for another replica.\n",
         );
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! One simulated Mac: runs of its agent, and the effects of the scenario's faults.
+//! Simulated Mac: runs of its agent, and the effects of the scenario's faults.
 
 use std::io;
 use std::net::SocketAddr;
@@ -140,7 +140,7 @@ impl AgentRuns {
         self.run_tasks = Some(run_tasks);
     }
 
-    /// Stops the agent. Its workers keep running if the configuration says so.
+    /// Stops the agent. Its workers keep running if this is configured.
     async fn end(&mut self) {
         if let Some(run_tasks) = self.run_tasks.take() {
             run_tasks.cancel();

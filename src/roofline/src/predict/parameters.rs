@@ -201,7 +201,7 @@ impl ByTier {
     }
 }
 
-/// One value per generation from M1 on. Later generations have the last value.
+/// Values by generation, from M1 on. Later generations have the last value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ByGeneration(Vec<f64>);
@@ -217,7 +217,7 @@ impl ByGeneration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     Float,
-    /// One scale per block: MLX's affine groups, Q4_0, Q8_0.
+    /// Blocks with one scale: MLX's affine groups, Q4_0, Q8_0.
     Block,
     /// Quantised scales and several formats in one file: K mixes.
     Mixed,

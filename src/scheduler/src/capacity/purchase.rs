@@ -74,11 +74,12 @@ fn shortfall(question: &Question, judged: &Judged<'_>, beyond: bool) -> (bool, S
         }
         (false, false) => (
             false,
-            "No purchase that carries the demand was found. One may exist.".to_owned(),
+            "No purchase that carries the demand was found. A sufficient purchase may exist.".to_owned(),
         ),
         (false, true) => {
-            let sentence =
-                format!("No purchase that carries the demand was found with up to {limit}. One may exist.");
+            let sentence = format!(
+                "No purchase that carries the demand was found with up to {limit}. A sufficient purchase may exist."
+            );
             (false, sentence)
         }
     }

@@ -298,7 +298,7 @@ proptest! {
     }
 }
 
-/// One model on one class of node, computed by hand.
+/// A single model on a single class of node, computed by hand.
 #[test]
 fn one_model_on_two_nodes_follows_the_utilisation_law() {
     let need = Need {

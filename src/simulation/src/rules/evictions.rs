@@ -75,7 +75,7 @@ impl Rules {
         if silent_for.is_none_or(|time| time < MIN_EVICTION_DELAY) && !tainted && !recently && !is_excused {
             let message =
                 format!("{replica} is evicted from {node}, which sends heartbeats and has no taint");
-            self.report(world.now, "nothing is moved without reason", message);
+            self.report(world.now, "replicas are not moved without a reason", message);
         }
     }
 }

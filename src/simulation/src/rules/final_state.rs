@@ -71,7 +71,11 @@ impl Rules {
                 replicas.len(),
                 progress(deployment)
             );
-            self.report(world.now, "the fleet recovers without a person", message);
+            self.report(
+                world.now,
+                "the fleet recovers without manual intervention",
+                message,
+            );
         }
     }
 

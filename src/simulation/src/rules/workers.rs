@@ -79,7 +79,7 @@ impl Rules {
                 "the worker of {key} on {} is stopped ({cause:?}), and no object requires that",
                 state.machine.name
             );
-            self.report(world.now, "nothing is restarted without reason", message);
+            self.report(world.now, "workers are not restarted without a reason", message);
         }
     }
 
@@ -104,7 +104,7 @@ impl Rules {
                 "the worker of {key} on {name} was stopped during a request of age {}",
                 format_duration(age)
             );
-            self.report(world.now, "a planned stop fails no request", message);
+            self.report(world.now, "a planned stop does not fail requests", message);
         }
     }
 }

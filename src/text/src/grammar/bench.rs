@@ -21,7 +21,7 @@ impl MaskVocabulary {
     }
 }
 
-/// One answer that follows a schema.
+/// Answer that follows a schema.
 #[derive(Clone)]
 pub struct MaskBench(Constraint);
 

@@ -28,7 +28,7 @@ use rooflet_inference_api::openai::response::FinishReason;
 use rooflet_telemetry::trace::OpenSpan;
 use rooflet_text::tokenizer::Tokenizer;
 
-/// One request while the engine computes it.
+/// Request while the engine computes it.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     queued: Queued,

@@ -326,7 +326,7 @@ fn failing_prompt_does_not_end_other_prompts() {
     assert_eq!(tokens.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
 }
 
-/// Even if the pass fails afterwards and the prompt is prefilled again.
+/// The pass fails afterwards, and the prompt is prefilled again.
 #[test]
 fn echo_is_sent_once() {
     let _mlx = mlx::exclusive();

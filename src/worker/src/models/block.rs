@@ -65,7 +65,7 @@ impl Mixer {
     }
 }
 
-/// One layer of the decoder.
+/// Layer of the decoder.
 #[derive(Debug)]
 pub(super) struct Block {
     before_attention: Option<RmsNorm>,

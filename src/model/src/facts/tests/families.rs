@@ -1,4 +1,4 @@
-//! One published configuration per family, with published figures.
+//! Published configurations, one per family, with published figures.
 
 use super::*;
 

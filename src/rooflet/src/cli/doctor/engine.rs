@@ -56,7 +56,7 @@ fn engine(host: &Host, clock: &Clock) -> Vec<Check> {
 
 #[cfg(feature = "mlx")]
 fn kernels() -> Vec<Check> {
-    let remedy = "report it with `rooflet doctor --save FILE`: models would answer wrong";
+    let remedy = "report it with `rooflet doctor --save FILE`: models would generate wrong answers";
     let checked = match rooflet_mlx::kernel_check::check_kernels() {
         Ok(checked) => checked,
         Err(err) => return vec![Check::fail("kernels", err.to_string(), remedy)],

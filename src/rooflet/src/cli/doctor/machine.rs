@@ -127,7 +127,7 @@ fn gpu_limit(memory: &Memory) -> Check {
     let Some(limit) = memory.working_set else {
         return Check::unknown(
             name,
-            "the limit is not reported: rooflet uses two thirds of the memory, of large Macs three quarters",
+            "the limit is not reported: rooflet uses two thirds of the memory, or three quarters on large Macs",
         );
     };
     let finding = format!("up to {limit} of {}", memory.total);

@@ -28,7 +28,7 @@ fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// One cell of a table.
+/// Cell of a table.
 pub(crate) struct Cell {
     class: Option<&'static str>,
     content: Markup,
