@@ -174,7 +174,7 @@ pub struct FleetNodeStatus {
     /// Number of replicas on the node.
     pub replicas: i32,
     /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent,
-    /// QuietHours, ProbeFresh, Drained. Some conditions taint the node: see docs/nodes.md.
+    /// QuietHours, ProbeFresh, Drained. Some conditions act as taints: see docs/node-conditions.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -39,7 +39,7 @@ and existing dashboards.
 | `prefill` | prefill |
 | `detokenize` | tokens to text |
 | `deliver` | send tokens to requests |
-| `rest` | pauses of a paced worker ([nodes.md](../nodes.md#objectives-beside-best-effort)) |
+| `rest` | pauses of a paced worker ([node-conditions.md](../node-conditions.md#objectives-beside-best-effort)) |
 ";
 
 pub(super) fn page() -> anyhow::Result<String> {
