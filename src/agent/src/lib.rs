@@ -1,8 +1,8 @@
 //! The node agent, one per machine.
 //!
-//! The agent registers the machine, runs the replicas that are bound to it and those of its
-//! manifest directory, each in a worker process of its own, and reports their state to the API
-//! server.
+//! The agent registers the machine and runs the replicas that are bound to it and the replicas of
+//! its manifest directory. Each replica has its own worker process. The agent reports their state
+//! to the API server.
 //!
 //! Tasks: the sync loop, the reporters of replicas and of the node, the Lease, the bandwidth probe,
 //! the reader of the manifest directory, the HTTP server, and one monitor per worker.

@@ -1,5 +1,5 @@
 //! The worker processes of this node: start, monitoring, adoption after an agent restart, and stop.
-//! This module executes plans and reports state; it decides nothing.
+//! This module executes plans and reports state; it makes no decisions.
 
 pub(crate) mod backoff;
 pub(crate) mod crash;

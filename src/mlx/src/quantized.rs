@@ -2,9 +2,9 @@
 //!
 //! On CUDA, MLX 0.32 selects a kernel by the second-to-last axis alone
 //! (mlx/backend/cuda/quantized/quantized.cpp), and computes fewer than eight rows one by one. On an
-//! H200 a product with a 4-bit matrix of 11008 by 4096 takes 31 µs for one row, 120 µs for four
-//! rows, 33 µs for eight or sixteen rows in one call, 110 µs for 128 rows, and 150 µs for 256 rows
-//! with a dequantised matrix.
+//! H200, a product with a 4-bit matrix of 11008 by 4096 takes 31 µs for one row, 120 µs for four
+//! rows, and 33 µs for eight or sixteen rows in one call. It takes 110 µs for 128 rows, and 150 µs
+//! for 256 rows with a dequantised matrix.
 
 use std::ffi::CStr;
 

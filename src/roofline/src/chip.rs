@@ -283,8 +283,8 @@ pub enum NoDataSheet {
 }
 
 /// Returns the bin of a machine. If the data sheet has no bin with its number of GPU cores, the
-/// nearest bin is returned with a note. Virtual machines and Rosetta have none, whatever their
-/// name.
+/// nearest bin is returned with a note. Virtual machines and Rosetta have no bin, regardless of
+/// their name.
 pub fn of_machine(chip: &Chip, memory: Bytes) -> Result<Cow<'static, ChipVariant>, NoDataSheet> {
     if chip.development {
         return Err(NoDataSheet::Development {

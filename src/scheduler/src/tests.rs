@@ -590,7 +590,7 @@ fn selectors_and_tolerations_open_nodes() {
     check(nodes, "x select=zone:x", "x->b");
 }
 
-/// A fleet may be one laptop: its battery is no reason to serve nothing.
+/// In a fleet of one laptop, the battery does not prevent placement.
 #[test]
 fn use_of_the_machine_keeps_a_replica_away_while_another_node_takes_it() {
     for condition in ["OnBattery", "LidClosed", "QuietHours", "UserPresent"] {

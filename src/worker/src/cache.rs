@@ -231,10 +231,10 @@ impl PrefixCache {
     }
 
     /// Returns the snapshot points of `prompt`, of which the first `from` tokens are cached:
-    /// numbers of tokens in ascending order. They are before the last token, so that the same
-    /// prompt is found completely, at the position where the prompt diverges from an earlier one,
-    /// since others may diverge there too, and at regular intervals. Empty if a text can be resumed
-    /// at any position.
+    /// numbers of tokens in ascending order. One position is before the last token, so that the
+    /// same prompt is found completely. Another position is where the prompt diverges from an
+    /// earlier prompt, since further prompts may also diverge there. The remaining positions are at
+    /// regular intervals. The list is empty if a text can be resumed at any position.
     pub(crate) fn snapshot_points(&self, salt: &str, prompt: &[u32], from: usize) -> Vec<usize> {
         if self.tree.resume_points() == ResumePoints::Anywhere || self.capacity == Bytes::ZERO {
             return Vec::new();

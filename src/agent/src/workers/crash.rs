@@ -1,8 +1,9 @@
 //! Search for the kernel panics that ended the machine's last run while workers ran.
 //!
 //! macOS writes a panic report some time after the next start, about when the agent starts. The
-//! agent therefore searches again for ten minutes, and holds the models that ran back for the first
-//! minute: a model that crashes the machine must not crash it again before its report is there.
+//! agent therefore searches again for ten minutes, and does not start the models that ran during
+//! the first minute. Otherwise, a model that crashes the machine could crash it again before its
+//! report exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

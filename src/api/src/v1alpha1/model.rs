@@ -365,9 +365,9 @@ impl PlacementSpec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PlacementStrategy {
     /// Prefers the node with the largest margin between objectives and predicted speed of all its
-    /// replicas, then nodes that already hold the model in memory, then the node with the least
-    /// free memory. Without objectives: prefers the node on which the new replica and its
-    /// neighbours have the highest predicted speed, nodes without other replicas first.
+    /// replicas. Among equal nodes, prefers fast loading of the model, then the least free memory.
+    /// Without objectives: prefers the node on which the new replica and its neighbours have the
+    /// highest predicted speed, nodes without other replicas first.
     #[default]
     SloSlack,
     /// Uses as few nodes as possible.

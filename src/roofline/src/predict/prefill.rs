@@ -6,10 +6,10 @@
 //!
 //! n is the number of tokens that are not cached. F are floating-point operations (see
 //! `rooflet_model::dimensions`). W is the bytes of weights that n tokens read, including the
-//! experts that they use. ρ is the cost of making idle weights resident for the GPU again; it
-//! dominates short prompts of large models on MLX, and warm servers do not have it. GPUs before M3
-//! emulate bfloat16, the type of most models for MLX. docs/roofline.md describes the constants and
-//! their fit.
+//! experts that they use. ρ is the cost of making idle weights resident for the GPU again. It
+//! dominates short prompts of large models on MLX. Warm servers do not have this cost. GPUs before
+//! M3 emulate bfloat16, the type of most models for MLX. docs/roofline.md describes the constants
+//! and their fit.
 
 use super::build::EngineBuild;
 use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};

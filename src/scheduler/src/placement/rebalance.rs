@@ -1,4 +1,4 @@
-//! Rebalancing: proposals to move running replicas to better nodes. Nothing is moved here.
+//! Rebalancing: proposals to move running replicas to better nodes. This module moves no replicas.
 
 use super::bind::place;
 use super::filter::filter;

@@ -7,8 +7,8 @@ use crate::rules::Rules;
 use crate::world::World;
 use crate::world::controller::is_silent;
 
-/// Shortest time from the last contact of a node to its eviction: a Lease expires after 40 s, the
-/// eviction follows 30 s later, and the last renewal may be 10 s old at the last contact.
+/// Shortest time from the last contact of a node to its eviction. A Lease expires after 40 s, and
+/// the eviction follows 30 s later. At the last contact, the last renewal may be 10 s old.
 pub(super) const MIN_EVICTION_DELAY: Duration = Duration::from_secs(59);
 
 /// Longest time until all processes have received that a node is silent, with two resyncs and

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Queue slot that the engine and the client of a request share. The first of them that drops its
-/// half releases the slot: the engine at the end of the request, however slowly the client reads
-/// the answer, or the client when it disconnects, however long the current step takes.
+/// Queue slot that the engine and the client of a request share. The first drop of a half releases
+/// the slot. The engine drops its half at the end of the request, even if the client reads the
+/// answer slowly. The client drops its half when it disconnects, even if the current step takes
+/// long.
 #[derive(Debug)]
 pub(crate) struct QueueSlot(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
