@@ -22,7 +22,7 @@ pub struct Tasks {
     failure: Arc<Mutex<Option<TasksError>>>,
 }
 
-/// Why a set of tasks did not end cleanly.
+/// Reason why a set of tasks did not end cleanly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TasksError {
     /// A task of [`Tasks::spawn`] returned an error.

@@ -1,5 +1,5 @@
-//! Changed objects of a cache, for consumers that keep their own index of the objects. A consumer
-//! that takes its feed pays for the changed objects only, however many objects the cache has.
+//! Changed objects of a cache, for consumers that keep their own index of the objects. The cost of
+//! taking a feed depends only on the number of changed objects, not on the size of the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -29,8 +29,8 @@ pub(super) struct DeploymentFacts {
     /// Maximum concurrent requests of one replica.
     rows: u32,
     autoscaled: bool,
-    /// Whether the deployment was rejected or is degraded. It becomes ready only if one of its
-    /// replicas may.
+    /// True if the deployment was rejected or is degraded. It becomes ready only if one of its
+    /// replicas may become ready.
     is_stuck: bool,
     last_start: Option<Duration>,
     /// Message of the condition Ready.
@@ -151,8 +151,8 @@ impl ReplicaFacts {
         })
     }
 
-    /// Adds the replica to its model. `host` is the replica's node if that reports. A replica that
-    /// is not ready does not define a model without a deployment.
+    /// Adds the replica to its model. `host` is the replica's node, if the node reports. A replica
+    /// that is not ready does not define a model without a deployment.
     pub(super) fn add_to(&self, model: &mut Option<Model>, host: Option<&Host>, new: impl FnOnce() -> Model) {
         let (Some(host), true) = (host, self.is_ready) else {
             if let Some(model) = model {
