@@ -78,7 +78,7 @@ enum Command {
     Up(up::Args),
     /// Run the control plane: API server, controller and gateway.
     Server(server::Args),
-    /// Run the node agent, which serves replicas of the API server or of a manifest directory.
+    /// Run the node agent, which serves replicas of the API server or of manifests.
     Agent(agent::Args),
     /// Join this machine to a remote control plane as a node.
     Join(join::Args),

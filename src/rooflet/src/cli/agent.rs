@@ -50,9 +50,9 @@ pub(crate) struct Args {
     /// Address of the agent's HTTP server. Port 0 selects a free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Web origins whose pages may send requests to this agent, such as `https://chat.example.com`;
-    /// `*` for all. Pages of this machine and of apps are always allowed. Clients other than
-    /// browsers are not restricted.
+    /// Web origins that may send requests to this agent, such as `https://chat.example.com`; `*`
+    /// for all. Pages of this machine and of apps are always allowed. Clients other than browsers
+    /// are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
     /// Address at which the gateway reaches this agent, if it differs from --listen.

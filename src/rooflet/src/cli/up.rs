@@ -49,9 +49,9 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
-    /// Web origins whose pages may send requests to gateway and agent, such as
-    /// `https://chat.example.com`; `*` for all. Pages of this machine and of apps are always
-    /// allowed. Clients other than browsers are not restricted.
+    /// Web origins that may send requests to gateway and agent, such as `https://chat.example.com`;
+    /// `*` for all. Pages of this machine and of apps are always allowed. Clients other than
+    /// browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
     /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.

@@ -33,9 +33,9 @@ pub(crate) struct Args {
     /// Listen on this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
-    /// Web origins whose pages may send requests to this worker, such as
-    /// `https://chat.example.com`; `*` for all. Pages of this machine and of apps are always
-    /// allowed. Clients other than browsers are not restricted.
+    /// Web origins that may send requests to this worker, such as `https://chat.example.com`; `*`
+    /// for all. Pages of this machine and of apps are always allowed. Clients other than browsers
+    /// are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
     /// Maximum context of a request in tokens, prompt and answer together. Default: the model's
