@@ -48,7 +48,7 @@ pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
         @if let Some(panels) = roofline::panels(verdict, &colors) {
             h2 { "Speed of each node class" }
             p class="note" {
-                                "The line is the limit of the memory: bandwidth ÷ bytes that a token moves. A dot is the predicted \
+                "The line is the limit of the memory: bandwidth ÷ bytes that a token moves. A dot is the predicted \
                  speed of a model at full context. The bar is the interval from the 10th to the 90th percentile, \
                  and a red dash is the objective. The plan uses the lower end of the bar."
             }
@@ -199,10 +199,10 @@ fn footer(verdict: &PlanVerdict) -> Markup {
         footer class="note" {
             p {
                 @if nominal {
-                                        "Some speeds come from data sheets (Nominal), not from measurements. A probe of the machine \
+                    "Some speeds come from data sheets (Nominal), not from measurements. A probe of the machine \
                      narrows their intervals. "
                 }
-                                "The plan uses the pessimistic end of each prediction: the 10th percentile of the decode speed and \
+                "The plan uses the pessimistic end of each prediction: the 10th percentile of the decode speed and \
                  the 90th percentile of the time to first token, with all streams at full context. Bursts beyond \
                  random arrivals, cached prompts, downloads, loading and the network are not modelled. The limit \
                  on the use of a chip leaves capacity for them. The user provided prices and watts."

@@ -180,7 +180,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
         h2 { "The demand" }
         p class="note" {
             (models.len()) " models, " (number(requests)) " requests and " (number(tokens))
-                        " answer tokens per second in total. Speed of a stream: median (10th to 90th percentile), all streams \
+            " answer tokens per second in total. Speed of a stream: median (10th to 90th percentile), all streams \
              busy at full context. First token: time for the average prompt, 90th percentile, without waiting."
         }
         (folded(&headings, models.into_iter().map(row).collect(), "models"))
@@ -280,7 +280,7 @@ pub(super) fn breaks_first(verdict: &PlanVerdict) -> Markup {
     html! {
         h2 { "Limits" }
         p class="note" {
-                        "Limits that are reached as the demand grows, with the placement above. Reserved: the largest share of \
+            "Limits that are reached as the demand grows, with the placement above. Reserved: the largest share of \
              a chip's time that objectives reserve."
         }
         (table(&headings, rows))
