@@ -133,8 +133,8 @@ pub const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
 
 /// Request header of a gateway for `/v1/responses`: replica id, 16 hexadecimal digits. The worker
 /// includes it in the response's id, so that every gateway finds the replica that stores the
-/// response.
-pub const REPLICA_ID_HEADER: &str = "x-rooflet-replica-id";
+/// response. The name is part of the protocol between versions.
+pub const REPLICA_ID_HEADER: &str = "x-rooflet-keeper";
 
 /// Returns the id by which gateways identify a replica. It is equal in all gateways and agents of a
 /// build.
