@@ -15,6 +15,8 @@ pub enum Verb {
     Patch,
     Delete,
     DeleteCollection,
+    /// Use of another identity by impersonation headers.
+    Impersonate,
     /// POST to a non-resource path.
     Post,
     /// PUT to a non-resource path.
@@ -34,6 +36,7 @@ impl Verb {
             Self::Patch => "patch",
             Self::Delete => "delete",
             Self::DeleteCollection => "deletecollection",
+            Self::Impersonate => "impersonate",
             Self::Post => "post",
             Self::Put => "put",
             Self::Other => "other",

@@ -1,6 +1,7 @@
 //! Authentication of requests by client certificate, administrator token or bootstrap token.
 
 mod bootstrap;
+mod impersonation;
 mod user;
 
 use http::{HeaderMap, header};
@@ -13,6 +14,7 @@ use rooflet_base::error::Chain;
 use rooflet_pki::{BootstrapToken, UserCertificateError, UserName};
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
+pub(crate) use impersonation::Impersonation;
 pub(crate) use user::{AUTHENTICATED, MASTERS};
 pub use user::{BOOTSTRAPPERS, User};
 

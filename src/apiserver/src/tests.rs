@@ -4,6 +4,7 @@ mod certificates;
 mod crud;
 mod definitions;
 mod garbage_collection;
+mod impersonation;
 mod kube_client;
 mod overload;
 mod reads;

@@ -7,7 +7,7 @@ pub(crate) const MASTERS: &str = "system:masters";
 /// Group of users that authenticated with a bootstrap token.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
-const UNAUTHENTICATED: &str = "system:unauthenticated";
+pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// User of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target};
-use crate::authentication::{AUTHENTICATED, MASTERS, User};
+use crate::authentication::{AUTHENTICATED, Impersonation, MASTERS, User};
 use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
@@ -64,21 +64,42 @@ impl Rules {
         if user.is_in(MASTERS) || is_open_to_all(user, asked.route, asked.verb) {
             return Ok(());
         }
-        let attributes = Attributes {
+        self.decide(&Attributes {
             user,
             verb: asked.verb,
             target: target_of(asked),
-        };
+        })
+    }
+
+    /// Checks whether the user may impersonate the requested identity.
+    pub(crate) fn authorize_impersonation(
+        &self,
+        user: &User,
+        requested: &Impersonation,
+    ) -> Result<(), ApiError> {
+        if user.is_in(MASTERS) {
+            return Ok(());
+        }
+        requested.required.iter().try_for_each(|required| {
+            self.decide(&Attributes {
+                user,
+                verb: Verb::Impersonate,
+                target: Target::Resource(required.attributes()),
+            })
+        })
+    }
+
+    fn decide(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
         let mut reasons = Vec::new();
         for authorizer in &self.authorizers {
-            match authorizer.authorize(&attributes) {
+            match authorizer.authorize(attributes) {
                 Decision::Allow => return Ok(()),
-                Decision::Deny(reason) => return Err(forbidden(&attributes, &reason)),
+                Decision::Deny(reason) => return Err(forbidden(attributes, &reason)),
                 Decision::NoOpinion(reason) if reason.is_empty() => {}
                 Decision::NoOpinion(reason) => reasons.push(reason),
             }
         }
-        Err(forbidden(&attributes, &reasons.join("; ")))
+        Err(forbidden(attributes, &reasons.join("; ")))
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Duration;
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
-use crate::authentication::{self, User};
+use crate::authentication::{self, Impersonation, User};
 use crate::authorization::{RequestHead, Requestor, Rules};
 use crate::builtin::BuiltIn;
 use crate::endpoints::gzip;
@@ -174,7 +175,13 @@ impl Api {
             Some(record.json().clone())
         };
         let (token, now) = (self.token.reveal(), self.engine.clock.now());
-        authentication::authenticate(certificate, &request.headers, token, secret, now)
+        let caller = authentication::authenticate(certificate, &request.headers, token, secret, now)?;
+        let Some(requested) = Impersonation::parse(&request.headers)? else {
+            return Ok(caller);
+        };
+        self.rules.authorize_impersonation(&caller, &requested)?;
+        debug!(caller = caller.name, user = requested.user.name, "impersonating");
+        Ok(requested.user)
     }
 
     async fn resource(
@@ -430,8 +437,8 @@ impl Api {
         if bytes.is_empty() {
             return DeleteOptions::parse(&call.request.query, None);
         }
-        let encoding = negotiate::input(call.request.content_type())?;
-        let body = crate::endpoints::body::parse(bytes, encoding).map_err(|err| {
+        let (bytes, encoding) = call.body()?;
+        let body = crate::endpoints::body::parse(&bytes, encoding).map_err(|err| {
             ApiError::bad_request(format!("couldn't get version/kind; json parse error: {err}"))
         })?;
         let kind = body.value["kind"].as_str().unwrap_or("DeleteOptions");

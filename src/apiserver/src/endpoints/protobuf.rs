@@ -1,9 +1,10 @@
-//! Protobuf bodies for kinds that clients send only in this encoding: kubectl's `certificate
-//! approve` and `deny`.
+//! Protobuf bodies of built-in kinds. The typed clients of client-go, and with them Helm and
+//! `kubectl create namespace`, send built-in kinds in this encoding only.
 //!
 //! The envelope consists of four bytes and a message with kind and object. The object is converted
-//! to the JSON form of the same request. Field numbers are those of the upstream `generated.proto`
-//! files.
+//! to the JSON form of the same request. Responses are JSON, which all these clients accept.
+
+mod messages;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,121 +12,17 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::builtin::BuiltIn;
-use crate::object::typed::format_time;
+use crate::object::typed::{format_micro_time, format_time};
 use crate::registry::resource::Resource;
+use messages::{Field, Shape, UNKNOWN, one};
 
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Conversion of a field to JSON.
-#[derive(Clone, Copy)]
-enum Shape {
-    Text,
-    /// Bytes; base64 in JSON.
-    Bytes,
-    Integer,
-    Bool,
-    Time,
-    Message(&'static [Field]),
-    /// Map from text to this shape.
-    Map(&'static Shape),
-}
-
-struct Field {
-    number: u64,
-    name: &'static str,
-    shape: Shape,
-    is_list: bool,
-}
-
-const fn one(number: u64, name: &'static str, shape: Shape) -> Field {
-    Field {
-        number,
-        name,
-        shape,
-        is_list: false,
-    }
-}
-
-const fn list(number: u64, name: &'static str, shape: Shape) -> Field {
-    Field {
-        is_list: true,
-        ..one(number, name, shape)
-    }
-}
-
-/// Omits `managedFields`, which the server does not store.
-const OBJECT_META: &[Field] = &[
-    one(1, "name", Shape::Text),
-    one(2, "generateName", Shape::Text),
-    one(3, "namespace", Shape::Text),
-    one(5, "uid", Shape::Text),
-    one(6, "resourceVersion", Shape::Text),
-    one(7, "generation", Shape::Integer),
-    one(8, "creationTimestamp", Shape::Time),
-    one(9, "deletionTimestamp", Shape::Time),
-    one(10, "deletionGracePeriodSeconds", Shape::Integer),
-    one(11, "labels", Shape::Map(&Shape::Text)),
-    one(12, "annotations", Shape::Map(&Shape::Text)),
-    list(13, "ownerReferences", Shape::Message(OWNER_REFERENCE)),
-    list(14, "finalizers", Shape::Text),
-];
-
-const OWNER_REFERENCE: &[Field] = &[
-    one(1, "kind", Shape::Text),
-    one(3, "name", Shape::Text),
-    one(4, "uid", Shape::Text),
-    one(5, "apiVersion", Shape::Text),
-    one(6, "controller", Shape::Bool),
-    one(7, "blockOwnerDeletion", Shape::Bool),
-];
-
-const CERTIFICATE_SIGNING_REQUEST: &[Field] = &[
-    one(1, "metadata", Shape::Message(OBJECT_META)),
-    one(
-        2,
-        "spec",
-        Shape::Message(&[
-            one(1, "request", Shape::Bytes),
-            one(2, "username", Shape::Text),
-            one(3, "uid", Shape::Text),
-            list(4, "groups", Shape::Text),
-            list(5, "usages", Shape::Text),
-            one(7, "signerName", Shape::Text),
-            one(8, "expirationSeconds", Shape::Integer),
-        ]),
-    ),
-    one(
-        3,
-        "status",
-        Shape::Message(&[
-            list(
-                1,
-                "conditions",
-                Shape::Message(&[
-                    one(1, "type", Shape::Text),
-                    one(2, "reason", Shape::Text),
-                    one(3, "message", Shape::Text),
-                    one(4, "lastUpdateTime", Shape::Time),
-                    one(5, "lastTransitionTime", Shape::Time),
-                    one(6, "status", Shape::Text),
-                ]),
-            ),
-            one(2, "certificate", Shape::Bytes),
-        ]),
-    ),
-];
-
-const TYPE_META: &[Field] = &[one(1, "apiVersion", Shape::Text), one(2, "kind", Shape::Text)];
-const UNKNOWN: &[Field] = &[
-    one(1, "typeMeta", Shape::Message(TYPE_META)),
-    one(2, "raw", Shape::Bytes),
-    one(3, "contentEncoding", Shape::Text),
-];
-
-/// Returns true if bodies of this kind are accepted in protobuf.
+/// Returns true if bodies of this kind are accepted in protobuf. kube-apiserver accepts definitions
+/// too; clients send them as JSON.
 pub(crate) fn is_read(resource: &Resource) -> bool {
-    resource.is(BuiltIn::CertificateSigningRequest)
+    resource.custom().is_none() && !resource.is(BuiltIn::CustomResourceDefinition)
 }
 
 /// Error of a body that is not a Kubernetes protobuf object.
@@ -133,6 +30,8 @@ pub(crate) fn is_read(resource: &Resource) -> bool {
 pub(crate) enum DecodeProtobufError {
     #[error("the body does not start with the Kubernetes protobuf prefix")]
     Magic,
+    #[error("no kind {kind:?} is registered for version {version:?} in protobuf; send JSON")]
+    Kind { kind: String, version: String },
     #[error("content encodings are not supported")]
     ContentEncoding,
     #[error("unexpected end of the message")]
@@ -171,7 +70,12 @@ pub(crate) fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     }
     let raw = envelope["raw"].as_str().unwrap_or_default();
     let raw = BASE64.decode(raw)?;
-    let mut object = message(&raw, CERTIFICATE_SIGNING_REQUEST)?;
+    let text = |name: &str| envelope["typeMeta"][name].as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    let Some(fields) = messages::fields_of(&version, &kind) else {
+        return Err(DecodeProtobufError::Kind { kind, version });
+    };
+    let mut object = message(&raw, fields)?;
     if let (Some(object), Some(kind)) = (object.as_object_mut(), envelope["typeMeta"].as_object()) {
         let type_members = kind.iter().filter(|(_, text)| *text != "");
         object.extend(type_members.map(|(key, text)| (key.clone(), text.clone())));
@@ -250,8 +154,9 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
         match object.get_mut(field.name).and_then(Value::as_array_mut) {
             Some(items) if field.is_list => items.push(value),
             None if field.is_list => drop(object.insert(field.name.to_owned(), json!([value]))),
-            // Go encodes unset texts as empty texts.
+            // Go encodes unset texts as empty texts, and unset counts as zero.
             Some(_) | None if value == "" => {}
+            Some(_) | None if value == 0 && matches!(field.shape, Shape::Count) => {}
             Some(_) | None => drop(object.insert(field.name.to_owned(), value)),
         }
     }
@@ -266,8 +171,9 @@ fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value> {
         }
         (Wire::Bytes(bytes), Shape::Bytes) => Ok(json!(BASE64.encode(bytes))),
         (Wire::Bytes(bytes), Shape::Message(fields)) => message(bytes, fields),
-        (Wire::Bytes(bytes), Shape::Time) => time(bytes),
-        (Wire::Number(number), Shape::Integer) => Ok(json!(number.cast_signed())),
+        (Wire::Bytes(bytes), Shape::Time) => time(bytes, format_time),
+        (Wire::Bytes(bytes), Shape::MicroTime) => time(bytes, format_micro_time),
+        (Wire::Number(number), Shape::Integer | Shape::Count) => Ok(json!(number.cast_signed())),
         (Wire::Number(number), Shape::Bool) => Ok(json!(*number != 0)),
         (Wire::Bytes(_) | Wire::Number(_), _) => Err(DecodeProtobufError::Type),
     }
@@ -286,14 +192,16 @@ fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value)> {
 }
 
 /// Decodes seconds and nanoseconds. An unset time is empty.
-fn time(bytes: &[u8]) -> Result<Value> {
+fn time(bytes: &[u8], format: fn(Timestamp) -> String) -> Result<Value> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let fields = [one(1, "seconds", Shape::Integer)];
-    let seconds = message(bytes, &fields)?["seconds"].as_i64().unwrap_or_default();
-    let time = Timestamp::from_second(seconds)?;
-    Ok(json!(format_time(time)))
+    let fields = [one(1, "seconds", Shape::Integer), one(2, "nanos", Shape::Integer)];
+    let parts = message(bytes, &fields)?;
+    let part = |name: &str| parts[name].as_i64().unwrap_or_default();
+    let nanos = i32::try_from(part("nanos"))?;
+    let time = Timestamp::new(part("seconds"), nanos)?;
+    Ok(json!(format(time)))
 }
 
 #[cfg(test)]
@@ -305,12 +213,13 @@ mod tests {
         [&[number << 3 | 2, length], bytes].concat()
     }
 
-    /// Returns a body with the fields in the order of Go's encoder.
     fn body(object: &[u8]) -> Vec<u8> {
-        let kind = [
-            tagged(1, b"certificates.k8s.io/v1"),
-            tagged(2, b"CertificateSigningRequest"),
-        ];
+        body_of("certificates.k8s.io/v1", "CertificateSigningRequest", object)
+    }
+
+    /// Returns a body with the fields in the order of Go's encoder.
+    fn body_of(version: &str, kind: &str, object: &[u8]) -> Vec<u8> {
+        let kind = [tagged(1, version.as_bytes()), tagged(2, kind.as_bytes())];
         [
             MAGIC,
             &tagged(1, &kind.concat()),
@@ -372,6 +281,86 @@ mod tests {
         );
     }
 
+    fn read_as(version: &str, kind: &str, fields: &[Vec<u8>]) -> Value {
+        let json = to_json(&body_of(version, kind, &fields.concat())).expect("a valid body");
+        let mut object: Value = serde_json::from_slice(&json).expect("JSON");
+        let members = object.as_object_mut().expect("an object");
+        assert_eq!(members.remove("kind"), Some(json!(kind)));
+        members.remove("apiVersion");
+        object
+    }
+
+    #[test]
+    fn decodes_built_in_kinds() {
+        let metadata = || tagged(1, &[tagged(1, b"x"), tagged(2, b""), vec![7 << 3, 0]].concat());
+        let entry = |value: &[u8]| tagged(2, &[tagged(1, b"key"), tagged(2, value)].concat());
+        let named = json!({"name": "x"});
+        assert_eq!(
+            read_as(
+                "v1",
+                "Namespace",
+                &[metadata(), tagged(2, b""), tagged(3, &tagged(1, b""))]
+            ),
+            json!({"metadata": named, "spec": {}, "status": {}})
+        );
+        assert_eq!(
+            read_as("v1", "ConfigMap", &[metadata(), entry(b"text"), vec![4 << 3, 1]]),
+            json!({"metadata": named, "data": {"key": "text"}, "immutable": true})
+        );
+        assert_eq!(
+            read_as(
+                "v1",
+                "Secret",
+                &[metadata(), entry(b"\xff\x00"), tagged(3, b"Opaque")]
+            ),
+            json!({"metadata": named, "data": {"key": "/wA="}, "type": "Opaque"})
+        );
+        // 2026-01-01T00:00:00.5Z
+        let time: &[u8] = &[
+            0x08, 0x80, 0xf2, 0xd6, 0xca, 0x06, 0x10, 0x80, 0xca, 0xb5, 0xee, 0x01,
+        ];
+        let spec = [
+            tagged(1, b"me"),
+            vec![2 << 3, 15],
+            tagged(4, time),
+            vec![5 << 3, 0],
+        ]
+        .concat();
+        assert_eq!(
+            read_as("coordination.k8s.io/v1", "Lease", &[metadata(), tagged(2, &spec)]),
+            json!({"metadata": named, "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15,
+                "renewTime": "2026-01-01T00:00:00.500000Z", "leaseTransitions": 0}})
+        );
+        let event = [
+            metadata(),
+            tagged(2, &tagged(1, b"Pod")),
+            tagged(6, time),
+            vec![8 << 3, 0],
+            tagged(10, b""),
+        ];
+        assert_eq!(
+            read_as("v1", "Event", &event),
+            json!({"metadata": named, "involvedObject": {"kind": "Pod"},
+                "firstTimestamp": "2026-01-01T00:00:00Z", "eventTime": null})
+        );
+        assert_eq!(
+            read_as(
+                "events.k8s.io/v1",
+                "Event",
+                &[tagged(8, &tagged(3, b"a")), tagged(10, b"note")]
+            ),
+            json!({"regarding": {"name": "a"}, "note": "note"})
+        );
+        assert_eq!(
+            read_as(
+                "v1",
+                "DeleteOptions",
+                &[vec![1 << 3, 0], tagged(2, &tagged(1, b"u")), tagged(4, b"Orphan")]
+            ),
+            json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "propagationPolicy": "Orphan"})
+        );
+    }
+
     #[test]
     fn rejects_invalid_bytes() {
         let check = |body: &[u8], expect: &str| {
@@ -383,6 +372,10 @@ mod tests {
         check(b"k8s\0\x0a\x05a", "unexpected end");
         check(b"k8s\0\x0b", "wire type 3 is not supported");
         check(&[MAGIC, &[0x80; 11]].concat(), "varint is too long");
+        check(
+            &body_of("v1", "Pod", b""),
+            "no kind \"Pod\" is registered for version \"v1\"",
+        );
         check(&body(&[1 << 3, 0]), "metadata: unexpected wire type");
         check(
             &body(&tagged(1, &tagged(1, &[0xff]))),

@@ -1,0 +1,236 @@
+//! Fields of the Kubernetes messages that the server reads. The numbers are those of the upstream
+//! `generated.proto` files.
+
+/// Conversion of a field to JSON.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Shape {
+    Text,
+    /// Bytes; base64 in JSON.
+    Bytes,
+    /// Number that may be zero.
+    Integer,
+    /// Number that Go encodes as zero if it is unset.
+    Count,
+    Bool,
+    /// Time in seconds.
+    Time,
+    /// Time in microseconds.
+    MicroTime,
+    Message(&'static [Field]),
+    /// Map from text to this shape.
+    Map(&'static Shape),
+}
+
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) number: u64,
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    pub(super) is_list: bool,
+}
+
+pub(super) const fn one(number: u64, name: &'static str, shape: Shape) -> Field {
+    Field {
+        number,
+        name,
+        shape,
+        is_list: false,
+    }
+}
+
+const fn list(number: u64, name: &'static str, shape: Shape) -> Field {
+    Field {
+        is_list: true,
+        ..one(number, name, shape)
+    }
+}
+
+/// Returns the fields of a kind, or `None` if the server does not read the kind in protobuf.
+pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
+    Some(match (api_version, kind) {
+        ("v1", "Namespace") => NAMESPACE,
+        ("v1", "ConfigMap") => CONFIG_MAP,
+        ("v1", "Secret") => SECRET,
+        ("v1", "Event") => CORE_EVENT,
+        ("events.k8s.io/v1", "Event") => EVENT,
+        ("coordination.k8s.io/v1", "Lease") => LEASE,
+        ("certificates.k8s.io/v1", "CertificateSigningRequest") => CERTIFICATE_SIGNING_REQUEST,
+        // Clients send the version of the deleted object or of the options.
+        (_, "DeleteOptions") => DELETE_OPTIONS,
+        _ => return None,
+    })
+}
+
+/// Omits `managedFields`, which the server does not store.
+const OBJECT_META: &[Field] = &[
+    one(1, "name", Shape::Text),
+    one(2, "generateName", Shape::Text),
+    one(3, "namespace", Shape::Text),
+    one(5, "uid", Shape::Text),
+    one(6, "resourceVersion", Shape::Text),
+    one(7, "generation", Shape::Count),
+    one(8, "creationTimestamp", Shape::Time),
+    one(9, "deletionTimestamp", Shape::Time),
+    one(10, "deletionGracePeriodSeconds", Shape::Integer),
+    one(11, "labels", Shape::Map(&Shape::Text)),
+    one(12, "annotations", Shape::Map(&Shape::Text)),
+    list(13, "ownerReferences", Shape::Message(OWNER_REFERENCE)),
+    list(14, "finalizers", Shape::Text),
+];
+
+const OWNER_REFERENCE: &[Field] = &[
+    one(1, "kind", Shape::Text),
+    one(3, "name", Shape::Text),
+    one(4, "uid", Shape::Text),
+    one(5, "apiVersion", Shape::Text),
+    one(6, "controller", Shape::Bool),
+    one(7, "blockOwnerDeletion", Shape::Bool),
+];
+
+const NAMESPACE: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "spec", Shape::Message(&[list(1, "finalizers", Shape::Text)])),
+    one(3, "status", Shape::Message(&[one(1, "phase", Shape::Text)])),
+];
+
+const CONFIG_MAP: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "data", Shape::Map(&Shape::Text)),
+    one(3, "binaryData", Shape::Map(&Shape::Bytes)),
+    one(4, "immutable", Shape::Bool),
+];
+
+const SECRET: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "data", Shape::Map(&Shape::Bytes)),
+    one(3, "type", Shape::Text),
+    one(4, "stringData", Shape::Map(&Shape::Text)),
+    one(5, "immutable", Shape::Bool),
+];
+
+const OBJECT_REFERENCE: &[Field] = &[
+    one(1, "kind", Shape::Text),
+    one(2, "namespace", Shape::Text),
+    one(3, "name", Shape::Text),
+    one(4, "uid", Shape::Text),
+    one(5, "apiVersion", Shape::Text),
+    one(6, "resourceVersion", Shape::Text),
+    one(7, "fieldPath", Shape::Text),
+];
+
+const EVENT_SOURCE: &[Field] = &[one(1, "component", Shape::Text), one(2, "host", Shape::Text)];
+
+const EVENT_SERIES: &[Field] = &[
+    one(1, "count", Shape::Count),
+    one(2, "lastObservedTime", Shape::MicroTime),
+];
+
+const CORE_EVENT: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "involvedObject", Shape::Message(OBJECT_REFERENCE)),
+    one(3, "reason", Shape::Text),
+    one(4, "message", Shape::Text),
+    one(5, "source", Shape::Message(EVENT_SOURCE)),
+    one(6, "firstTimestamp", Shape::Time),
+    one(7, "lastTimestamp", Shape::Time),
+    one(8, "count", Shape::Count),
+    one(9, "type", Shape::Text),
+    one(10, "eventTime", Shape::MicroTime),
+    one(11, "series", Shape::Message(EVENT_SERIES)),
+    one(12, "action", Shape::Text),
+    one(13, "related", Shape::Message(OBJECT_REFERENCE)),
+    one(14, "reportingComponent", Shape::Text),
+    one(15, "reportingInstance", Shape::Text),
+];
+
+const EVENT: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "eventTime", Shape::MicroTime),
+    one(3, "series", Shape::Message(EVENT_SERIES)),
+    one(4, "reportingController", Shape::Text),
+    one(5, "reportingInstance", Shape::Text),
+    one(6, "action", Shape::Text),
+    one(7, "reason", Shape::Text),
+    one(8, "regarding", Shape::Message(OBJECT_REFERENCE)),
+    one(9, "related", Shape::Message(OBJECT_REFERENCE)),
+    one(10, "note", Shape::Text),
+    one(11, "type", Shape::Text),
+    one(12, "deprecatedSource", Shape::Message(EVENT_SOURCE)),
+    one(13, "deprecatedFirstTimestamp", Shape::Time),
+    one(14, "deprecatedLastTimestamp", Shape::Time),
+    one(15, "deprecatedCount", Shape::Count),
+];
+
+const LEASE: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            one(1, "holderIdentity", Shape::Text),
+            one(2, "leaseDurationSeconds", Shape::Integer),
+            one(3, "acquireTime", Shape::MicroTime),
+            one(4, "renewTime", Shape::MicroTime),
+            one(5, "leaseTransitions", Shape::Integer),
+            one(6, "strategy", Shape::Text),
+            one(7, "preferredHolder", Shape::Text),
+        ]),
+    ),
+];
+
+const CERTIFICATE_SIGNING_REQUEST: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            one(1, "request", Shape::Bytes),
+            one(2, "username", Shape::Text),
+            one(3, "uid", Shape::Text),
+            list(4, "groups", Shape::Text),
+            list(5, "usages", Shape::Text),
+            one(7, "signerName", Shape::Text),
+            one(8, "expirationSeconds", Shape::Integer),
+        ]),
+    ),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            list(
+                1,
+                "conditions",
+                Shape::Message(&[
+                    one(1, "type", Shape::Text),
+                    one(2, "reason", Shape::Text),
+                    one(3, "message", Shape::Text),
+                    one(4, "lastUpdateTime", Shape::Time),
+                    one(5, "lastTransitionTime", Shape::Time),
+                    one(6, "status", Shape::Text),
+                ]),
+            ),
+            one(2, "certificate", Shape::Bytes),
+        ]),
+    ),
+];
+
+const DELETE_OPTIONS: &[Field] = &[
+    one(1, "gracePeriodSeconds", Shape::Integer),
+    one(
+        2,
+        "preconditions",
+        Shape::Message(&[one(1, "uid", Shape::Text), one(2, "resourceVersion", Shape::Text)]),
+    ),
+    one(3, "orphanDependents", Shape::Bool),
+    one(4, "propagationPolicy", Shape::Text),
+    list(5, "dryRun", Shape::Text),
+];
+
+const TYPE_META: &[Field] = &[one(1, "apiVersion", Shape::Text), one(2, "kind", Shape::Text)];
+
+/// Envelope of every object.
+pub(super) const UNKNOWN: &[Field] = &[
+    one(1, "typeMeta", Shape::Message(TYPE_META)),
+    one(2, "raw", Shape::Bytes),
+    one(3, "contentEncoding", Shape::Text),
+];
