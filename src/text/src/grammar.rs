@@ -264,6 +264,12 @@ impl Builder {
         self.search(end, Some(next), None)
     }
 
+    /// Matches any text up to and including the first `end`, then `next`, or any text without `end`,
+    /// then `other`.
+    pub(super) fn until_either(&mut self, end: &[u8], next: NodeId, other: NodeId) -> NodeId {
+        self.search(end, Some(next), Some(other))
+    }
+
     /// Matches any text that does not contain `mark`, then `next`.
     pub(super) fn without(&mut self, mark: &[u8], next: NodeId) -> NodeId {
         self.search(mark, None, Some(next))

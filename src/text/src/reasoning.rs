@@ -28,6 +28,12 @@ const KNOWN: &[ReasoningMarkers] = &[
 ];
 
 impl ReasoningMarkers {
+    /// Header and end of a harmony message with reasoning (gpt-oss).
+    pub const HARMONY: Self = Self {
+        open: "<|channel|>analysis<|message|>",
+        close: "<|end|>",
+    };
+
     /// Detects the markers of a model: the template contains the closing marker, or both markers
     /// are tokens.
     pub fn of(template: &str, tokenizer: &Tokenizer) -> Option<Self> {

@@ -29,13 +29,14 @@ use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::Overrun;
 use rooflet_inference_api::openai::json::{Json, Members};
 use rooflet_inference_api::openai::request::{ChatRequest, Options, Prompt, PromptEnd, Stopping};
-use rooflet_inference_api::openai::tools::Tools;
+use rooflet_inference_api::openai::tools::{ToolChoice, Tools};
 use rooflet_model::config::ModelConfig;
 use rooflet_model::fields::MAX_CONFIG_BYTES;
 use rooflet_text::answer::{AnswerParser, AnswerShape};
 use rooflet_text::detokenizer::Detokenizer;
 use rooflet_text::grammar::constraint::Constraint;
 use rooflet_text::grammar::vocabulary::Vocabulary;
+use rooflet_text::reasoning::ReasoningMarkers;
 use rooflet_text::template::{RenderInput, TemplateError};
 use rooflet_text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
 use rooflet_text::tool_calls::tool_prompt;
@@ -48,6 +49,10 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// OpenAI's default for `max_tokens` of `/v1/completions`. The default of a chat is the remaining
 /// context.
 const DEFAULT_COMPLETION_TOKENS: usize = 16;
+
+/// Maximum number of reasoning tokens before an answer in a required format, unless the request sets
+/// a budget. At most half of the tokens of the answer, so that the formatted part follows.
+const MAX_FORMAT_REASONING_TOKENS: usize = 16_384;
 
 /// A request that the engine can run.
 #[derive(Debug, Clone)]
@@ -275,32 +280,56 @@ impl Prompter {
         self.check_length("messages", &text)?;
         let prompt = self.encode_chat_text(&text)?;
         let request = self.build_request("messages", prompt, options, self.context_tokens())?;
-        let shape = self.chat_format(chat.tools)?.answer_shape(&text, chat);
+        let format = self.chat_format(chat.tools)?;
+        let mut shape = format.answer_shape(&text, chat);
+        let must_call = chat.tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
+        let has_format = options.format.is_some() || must_call;
+        let budget = options.thinking_tokens;
+        if has_format && !format.turns_on_reasoning(&shape, chat.variables, budget.is_some()) {
+            shape.reasoning = None;
+        }
+        let default_budget = || has_format.then(|| (request.max_tokens / 2).min(MAX_FORMAT_REASONING_TOKENS));
         Ok(ValidChat {
             request: ValidRequest {
                 continues_prompt: chat.ending == PromptEnd::OpenMessage,
                 shown_tokens: self.shown_tokens(&shape),
                 constraint: self.constraint(options.format.as_ref(), chat.tools, &shape)?,
-                thinking: self.thinking(options.thinking_tokens, &shape),
+                thinking: self.thinking(budget.or_else(default_budget), &shape),
                 ..request
             },
             answer: AnswerParser::new(&shape),
         })
     }
 
-    /// Returns the budget of reasoning tokens. `None` if the request sets no budget, or if the
-    /// model does not have reasoning markers that are single tokens.
+    /// Returns the budget of reasoning tokens. `None` without a limit, or if the model does not
+    /// reason.
     fn thinking(&self, tokens: Option<usize>, shape: &AnswerShape) -> Option<ThinkingBudget> {
-        let (markers, begins_in_reasoning) = shape.reasoning?;
-        let marker_id = |text: &str| {
-            let id = self.tokenizer.token_id(text);
-            id.filter(|id| *id < self.vocab_size)
+        let (markers, begins_in_reasoning) = match shape.tool_format {
+            ToolFormat::Harmony => (ReasoningMarkers::HARMONY, false),
+            ToolFormat::Tagged
+            | ToolFormat::Llama
+            | ToolFormat::Mistral
+            | ToolFormat::DeepSeek { .. }
+            | ToolFormat::Kimi
+            | ToolFormat::Glm => shape.reasoning?,
         };
-        let marker_ids = (marker_id(markers.open)?, marker_id(markers.close)?);
+        let close = match self.tokenizer.token_id(markers.close) {
+            Some(token) => vec![token],
+            None => self.tokenizer.encode_chat(markers.close).ok()?,
+        };
+        let text: Vec<u8> = close
+            .iter()
+            .flat_map(|token| self.tokenizer.standalone_bytes(*token))
+            .collect();
+        let is_complete = text.trim_ascii() == markers.close.as_bytes();
+        if !is_complete || close.iter().any(|token| *token >= self.vocab_size) {
+            return None;
+        }
         let vocabulary = self.vocab_size as usize;
         Some(ThinkingBudget::new(
             tokens?,
-            marker_ids,
+            markers,
+            &close,
             vocabulary,
             begins_in_reasoning,
         ))

@@ -142,7 +142,15 @@ impl Writer<'_, '_> {
         let line = self.builder.literal(b"\n", RETURN);
         let content_line = self.builder.repeat(line, 0, Some(2), content);
         let close = self.marks(&[markers.close]);
-        let block = self.builder.until(&close, content_line);
+        let block = match close.first() {
+            // The parser of the answer also ends the block at the marker in ordinary tokens.
+            Some(&SPECIAL) => {
+                let special = self.builder.literal(&close, content_line);
+                self.builder
+                    .until_either(markers.close.as_bytes(), content_line, special)
+            }
+            Some(_) | None => self.builder.until(&close, content_line),
+        };
         if opened {
             return block;
         }

@@ -18,6 +18,7 @@ use rooflet_inference_api::openai::request::Stopping;
 use rooflet_mlx as mlx;
 use rooflet_mlx::load::Weights;
 use rooflet_model::config::FloatType;
+use rooflet_text::reasoning::ReasoningMarkers;
 
 /// Model with its tokenizer.
 struct Subject {
@@ -169,11 +170,16 @@ fn tokens_do_not_depend_on_other_rows() {
 #[test]
 fn constrained_rows_share_the_pass() {
     const CLOSE: u32 = 2;
+    const MARKERS: ReasoningMarkers = ReasoningMarkers {
+        open: "<think>",
+        close: "</think>",
+    };
     let _mlx = mlx::exclusive();
     for model in ["examples/models/guide", "e2e/fixtures/models/llama-4bit"] {
         let subject = Subject::load(model);
         let start = |id| {
-            let budget = (id % 2 == 1).then(|| ThinkingBudget::new(5, (1, CLOSE), subject.vocabulary, true));
+            let budget =
+                (id % 2 == 1).then(|| ThinkingBudget::new(5, MARKERS, &[CLOSE], subject.vocabulary, true));
             let request = ValidRequest {
                 thinking: budget,
                 ..request(id, sampling(id))

@@ -1,16 +1,18 @@
 //! Chat templates of a model, each with the markers for parsing answers to its prompts.
 
 use camino::Utf8Path;
+use jiff::Zoned;
 use serde_json::Value;
 
 use super::template_file::{Templates, load_templates};
 use super::{Chat, PromptError};
-use rooflet_inference_api::openai::message::text_of;
+use rooflet_inference_api::openai::json::{Json, Members};
+use rooflet_inference_api::openai::message::{self, text_of};
 use rooflet_inference_api::openai::request::PromptEnd;
 use rooflet_inference_api::openai::tools::Tools;
 use rooflet_text::answer::{AnswerShape, CallableTools};
 use rooflet_text::reasoning::ReasoningMarkers;
-use rooflet_text::template::ChatTemplate;
+use rooflet_text::template::{ChatTemplate, RenderInput};
 use rooflet_text::tokenizer::Tokenizer;
 use rooflet_text::tool_calls::ToolFormat;
 
@@ -19,13 +21,18 @@ use rooflet_text::tool_calls::ToolFormat;
 pub(super) struct ChatFormat {
     pub(super) template: ChatTemplate,
     reasoning: Option<ReasoningMarkers>,
+    /// The model reasons by default, although the prompt does not open the reasoning block.
+    reasons_by_default: bool,
     tool_format: ToolFormat,
 }
 
 impl ChatFormat {
     fn new(template: ChatTemplate, tokenizer: &Tokenizer) -> Self {
+        let reasoning = ReasoningMarkers::of(template.source(), tokenizer);
         Self {
-            reasoning: ReasoningMarkers::of(template.source(), tokenizer),
+            reasoning,
+            reasons_by_default: reasoning
+                .is_some_and(|markers| can_turn_off_reasoning(&template, tokenizer, markers)),
             tool_format: ToolFormat::of(template.source(), tokenizer),
             template,
         }
@@ -35,6 +42,22 @@ impl ChatFormat {
     /// [`glm`](rooflet_text::tool_calls::glm).
     pub(super) fn writes_calls_as_metadata(&self) -> bool {
         self.tool_format == ToolFormat::Glm
+    }
+
+    /// Returns true if reasoning may precede an answer in a required format: the prompt opens the
+    /// reasoning block, the template turns reasoning on by default, or the request turns it on.
+    /// Otherwise, the model has markers of reasoning that nobody requested.
+    pub(super) fn turns_on_reasoning(&self, shape: &AnswerShape, variables: &Members, budget: bool) -> bool {
+        let Some((markers, opened)) = shape.reasoning else {
+            return false;
+        };
+        let requested = || {
+            let effort = variables.get("reasoning_effort").and_then(Json::as_str);
+            budget
+                || variables.get("enable_thinking") == Some(&Json::Bool(true))
+                || effort.is_some_and(|effort| effort != "none")
+        };
+        opened || self.reasons_by_default || (self.template.source().contains(markers.close) && requested())
     }
 
     /// Returns the shape of answers to the conversation `chat`, rendered as `prompt`.
@@ -57,6 +80,27 @@ impl ChatFormat {
             }),
         }
     }
+}
+
+/// Returns true if `enable_thinking: false` closes the reasoning block in the prompt, and the block
+/// is not closed by default.
+fn can_turn_off_reasoning(template: &ChatTemplate, tokenizer: &Tokenizer, markers: ReasoningMarkers) -> bool {
+    let is_closed = |variables: &Members| {
+        let rendered = template.render(RenderInput {
+            messages: &[message::user("Hi")],
+            variables,
+            tools: None,
+            add_generation_prompt: true,
+            special_tokens: tokenizer.named_tokens(),
+            now: &Zoned::default(),
+        });
+        rendered.map(|prompt| markers.closed_by(&prompt))
+    };
+    let off = Members::new([("enable_thinking", Json::Bool(false))]);
+    matches!(
+        (is_closed(&Members::default()), is_closed(&off)),
+        (Ok(false), Ok(true))
+    )
 }
 
 /// Chat formats of a model.
@@ -162,7 +206,7 @@ mod tests {
             r#""required""#,
             r#"{"type": "function", "function": {"name": "now"}}"#,
         ] {
-            let extra = format!(r#", {TOOLS}, "tool_choice": {choice}"#);
+            let extra = format!(r#", {TOOLS}, "tool_choice": {choice}, "enable_thinking": true"#);
             let one = vec![begin()];
             let cases = [
                 ("", one.clone()),

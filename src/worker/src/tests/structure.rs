@@ -499,6 +499,91 @@ fn answer_matches_response_format() {
     });
 }
 
+/// Returns a published chat template. The scripted tokenizer drops its text, so that the cue in the
+/// last message is the last token of the prompt.
+fn published(template: &str) -> String {
+    std::fs::read_to_string(root().join("e2e/fixtures/templates").join(template)).unwrap()
+}
+
+/// The model prefers endless reasoning: as a token of its vocabulary, or in ordinary tokens.
+fn endless_reasoning(open: &[&'static [u8]]) -> Script {
+    let endless = [open, &[b" hm"]].concat();
+    Script::new(&[
+        (&endless, false),
+        (&[b"</think>", b"{\"a\": ", b"1", b"}"], true),
+        (&[b"<think>"], true),
+    ])
+}
+
+#[test]
+fn strict_format_has_no_reasoning_that_the_template_does_not_turn_on() {
+    for template in ["qwen2_5.jinja", "llama3_1.jinja", "qwen3_instruct_2507.jinja"] {
+        let dir = TempDir::new();
+        endless_reasoning(&[b"<th", b"ink>"]).write_for_chats(dir.path(), &published(template));
+        with_worker(config_of(&dir), |worker| {
+            Box::pin(async move {
+                let format = schema_of(json!({"type": "object", "properties": {"a": {"type": "integer"}},
+                    "required": ["a"], "additionalProperties": false}));
+                for cue in [0, 2] {
+                    let (message_of_model, reason, _) = chat(worker, cue, format.clone()).await;
+                    assert_eq!(message_of_model["content"], "{\"a\": 1}", "{template}");
+                    assert_eq!(reason, "stop", "{template}");
+                }
+            })
+        });
+    }
+}
+
+#[test]
+fn reasoning_before_a_strict_format_is_bounded() {
+    let dir = TempDir::new();
+    endless_reasoning(&[b"<th", b"ink>"]).write_for_chats(dir.path(), &published("qwen3.jinja"));
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let format = schema_of(json!({"type": "object", "properties": {"a": {"type": "integer"}},
+                "required": ["a"], "additionalProperties": false}));
+            let (message_of_model, reason, usage) = chat(worker, 0, format.clone()).await;
+            assert_eq!(message_of_model["content"], "{\"a\": 1}");
+            assert_eq!(reason, "stop");
+            // Half of `max_tokens`.
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 20);
+            let off = merged(format, json!({"enable_thinking": false}));
+            let (message_of_model, reason, usage) = chat(worker, 0, off).await;
+            assert_eq!(message_of_model["content"], "{\"a\": 1}");
+            assert_eq!(reason, "stop");
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 0);
+        })
+    });
+}
+
+/// The request turns reasoning on, as an explicit variable or with a budget.
+#[test]
+fn request_turns_on_reasoning_before_a_strict_format() {
+    let dir = TempDir::new();
+    let script = Script::new(&[(&[b"<think>", b" why"], false), (&[b"</think>", b"{}"], true)]);
+    script.write_for_chats(dir.path(), "{{ messages[-1].content }}{# </think> #}");
+    with_worker(config_of(&dir), |worker| {
+        Box::pin(async move {
+            let object = json!({"response_format": {"type": "json_object"}});
+            for (extra, reasoning) in [
+                (json!({}), json!(null)),
+                (json!({"enable_thinking": true}), json!(" why")),
+                (json!({"reasoning_effort": "low"}), json!(" why")),
+                (json!({"reasoning_effort": "none"}), json!(null)),
+            ] {
+                let (message_of_model, _, _) = chat(worker, 0, merged(object.clone(), extra.clone())).await;
+                assert_eq!(message_of_model["content"], "{}", "{extra}");
+                let text = message_of_model["reasoning_content"].as_str();
+                assert_eq!(
+                    text.map(|text| text.starts_with(" why")),
+                    reasoning.as_str().map(|_| true),
+                    "{extra}: {message_of_model}"
+                );
+            }
+        })
+    });
+}
+
 #[test]
 fn required_call_is_made() {
     let dir = TempDir::new();

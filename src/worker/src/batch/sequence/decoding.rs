@@ -199,9 +199,6 @@ impl Decoding {
         if let Some(lookup) = &mut self.lookup {
             lookup.push(token);
         }
-        if let Some(thinking) = &mut self.thinking {
-            thinking.push(token);
-        }
     }
 
     /// Converts the token that was read last to text and sends it. Returns `Some` if the request is
@@ -229,6 +226,9 @@ impl Decoding {
         }
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(token)?;
+        }
+        if let Some(thinking) = &mut self.thinking {
+            thinking.push(token, &tokenizer.standalone_bytes(token));
         }
         let begin = now();
         let piece = self.transcript.push(tokenizer, token, logprobs)?;
