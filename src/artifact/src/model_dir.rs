@@ -1,10 +1,11 @@
-//! Inspection of a model directory without reading weights: `config.json` and the headers of the
-//! safetensors files, with limits on everything that is read. The result is a [`ModelDir`] with a
+//! Inspection of a model directory: `config.json` and the headers of the safetensors files, with
+//! limits on everything that is read. Weights are not read, except parts of a redundant head. The result is a [`ModelDir`] with a
 //! complete and supported model, or the [`ModelFacts`] of any model, or an error that names the
 //! file.
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::FileExt as _;
 
 use camino::{Utf8Path, Utf8PathBuf};
 
@@ -12,11 +13,16 @@ use rooflet_base::file::if_there;
 use rooflet_model::checkpoint;
 use rooflet_model::checkpoint::{
     CheckpointError, HEADER_LENGTH_BYTES, INDEX_FILE, MAX_INDEX_BYTES, MAX_WEIGHT_FILES, ModelShape,
-    SINGLE_FILE, TensorTable,
+    SINGLE_FILE, StoredTensor, TensorTable,
 };
 use rooflet_model::config::{ModelConfig, ModelConfigError};
 use rooflet_model::facts::{FactsError, ModelFacts, Tensors, WeightIndex, WeightIndexError};
 use rooflet_model::fields::{CONFIG_FILE, MAX_CONFIG_BYTES};
+
+/// Maximum number of pieces of two tensors that are compared, and their size in bytes. Smaller
+/// tensors are compared completely.
+const COMPARED_PIECES: u64 = 256;
+const COMPARED_PIECE_BYTES: u64 = 64 << 10;
 
 /// Directory with a complete, supported model.
 #[derive(Debug, Clone)]
@@ -123,10 +129,22 @@ impl ModelDir {
         for file in &weight_files {
             add_headers(path, file, &mut tensors)?;
         }
-        let shape = ModelShape::new(config, &tensors).map_err(|err| InspectModelError::Checkpoint {
-            path: path.to_owned(),
-            err,
-        })?;
+        let shape_of = |config| {
+            ModelShape::new(config, &tensors).map_err(|err| InspectModelError::Checkpoint {
+                path: path.to_owned(),
+                err,
+            })
+        };
+        let mut shape = shape_of(config)?;
+        let copies = shape.head_copies.iter();
+        let equal: Result<Vec<bool>, InspectModelError> =
+            copies.map(|(head, table)| are_equal(path, head, table)).collect();
+        if equal?.contains(&false) {
+            shape = shape_of(ModelConfig {
+                tie_word_embeddings: Some(false),
+                ..shape.config
+            })?;
+        }
         Ok(Self {
             path: path.to_owned(),
             shape,
@@ -287,6 +305,36 @@ fn add_headers(dir: &Utf8Path, path: &Utf8Path, tensors: &mut TensorTable) -> Re
         .map_err(invalid)
 }
 
+/// Compares two tensors of the same size. Of large tensors, compares evenly distributed pieces.
+fn are_equal(dir: &Utf8Path, one: &StoredTensor, other: &StoredTensor) -> Result<bool, InspectModelError> {
+    let open = |tensor: &StoredTensor| {
+        let path = dir.join(&tensor.file);
+        match File::open(&path) {
+            Ok(file) => Ok((file, path)),
+            Err(err) => Err(InspectModelError::Read { path, err }),
+        }
+    };
+    let files = [open(one)?, open(other)?];
+    let distance = (one.bytes / COMPARED_PIECES).max(COMPARED_PIECE_BYTES);
+    let mut at = 0;
+    while at < one.bytes {
+        let length = COMPARED_PIECE_BYTES.min(one.bytes - at) as usize;
+        let piece = |(file, path): &(File, Utf8PathBuf), tensor: &StoredTensor| {
+            let mut bytes = vec![0; length];
+            let read = file.read_exact_at(&mut bytes, tensor.begin + at);
+            read.map(|()| bytes).map_err(|err| InspectModelError::Read {
+                path: path.clone(),
+                err,
+            })
+        };
+        if piece(&files[0], one)? != piece(&files[1], other)? {
+            return Ok(false);
+        }
+        at += distance;
+    }
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,6 +353,54 @@ mod tests {
         let path = dir.path();
         let err = ModelDir::inspect(path).unwrap_err();
         Chain(&err).to_string().replace(path.as_str(), "DIR")
+    }
+
+    /// Writes a model whose configuration ties the head to the embedding table, and whose file has
+    /// a head with these values. Returns whether the inspected model is tied.
+    fn is_tied(rows: usize, head: impl Fn(usize) -> u8) -> bool {
+        let dir = TempDir::new();
+        let config = CONFIG.replace(
+            "\"vocab_size\": 32",
+            &format!("\"vocab_size\": {rows}, \"tie_word_embeddings\": true"),
+        );
+        std::fs::write(dir.path().join("config.json"), config).unwrap();
+        let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+        let layer = |part: &str| format!("model.layers.0.{part}.weight");
+        for (name, shape) in [
+            ("model.embed_tokens.weight".to_owned(), vec![rows, 64]),
+            ("lm_head.weight".to_owned(), vec![rows, 64]),
+            ("model.norm.weight".to_owned(), vec![64]),
+            (layer("input_layernorm"), vec![64]),
+            (layer("post_attention_layernorm"), vec![64]),
+            (layer("self_attn.q_proj"), vec![64, 64]),
+            (layer("self_attn.k_proj"), vec![64, 64]),
+            (layer("self_attn.v_proj"), vec![64, 64]),
+            (layer("self_attn.o_proj"), vec![64, 64]),
+            (layer("mlp.gate_proj"), vec![128, 64]),
+            (layer("mlp.up_proj"), vec![128, 64]),
+            (layer("mlp.down_proj"), vec![64, 128]),
+        ] {
+            let begin = data.len();
+            let bytes = 2 * shape.iter().product::<usize>();
+            data.extend((0..bytes).map(|at| if name == "lm_head.weight" { head(at) } else { 1 }));
+            let entry =
+                serde_json::json!({"dtype": "BF16", "shape": shape, "data_offsets": [begin, data.len()]});
+            header.insert(name, entry);
+        }
+        let header = serde_json::Value::Object(header).to_string();
+        let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat();
+        std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+        ModelDir::inspect(dir.path()).unwrap().shape.tied
+    }
+
+    #[test]
+    fn head_that_differs_from_the_embedding_table_is_used() {
+        assert!(is_tied(32, |_| 1), "a copy of the table");
+        assert!(!is_tied(32, |at| u8::from(at != 4095)), "the last byte differs");
+        // Larger than all compared pieces together.
+        let rows = 140_000;
+        assert!(is_tied(rows, |_| 1));
+        assert!(!is_tied(rows, |at| u8::from(at < 10_000_000)));
     }
 
     #[test]

@@ -93,11 +93,6 @@ impl Weights {
         }
     }
 
-    /// Returns true if the files have the tensor or its sources.
-    pub fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name) || self.sources.contains_key(name)
-    }
-
     /// Element type of float tensors.
     pub fn compute(&self) -> Dtype {
         self.compute

@@ -89,6 +89,8 @@ pub struct StoredTensor {
     pub file: String,
     pub dtype: StoredType,
     pub shape: Vec<u64>,
+    /// Offset of the first byte in the file.
+    pub begin: u64,
     pub bytes: u64,
 }
 
@@ -222,6 +224,7 @@ impl TensorTable {
                 file: file.to_owned(),
                 dtype,
                 shape,
+                begin: HEADER_LENGTH_BYTES + header.len() as u64 + begin,
                 bytes,
             };
             if let Some(other) = self.tensors.get(&name) {
@@ -264,6 +267,11 @@ pub struct ModelShape {
     pub element: FloatType,
     /// The head is the embedding table.
     pub tied: bool,
+    /// Tensors of a stored head that `config.json` ties to the embedding table, each with the
+    /// tensor of that table. The head is unused if they are equal. If they differ, the model has a
+    /// head of its own, as in transformers: the caller sets
+    /// [`tie_word_embeddings`](ModelConfig::tie_word_embeddings) to false.
+    pub head_copies: Vec<(StoredTensor, StoredTensor)>,
     /// Number of unpacked parameters.
     pub parameters: u64,
     /// Bytes of the loaded tensors as stored.
@@ -292,12 +300,33 @@ impl Size {
     }
 }
 
+/// Returns the tensors of a stored head with those of the embedding table; none without a head.
+/// `None` if a tensor of the head has no counterpart with the same type and shape.
+fn head_copies(tensors: &TensorTable) -> Option<Vec<(StoredTensor, StoredTensor)>> {
+    let of_head = tensors
+        .iter()
+        .filter_map(|(name, tensor)| Some((name.strip_prefix("lm_head.")?, tensor)));
+    of_head
+        .map(|(part, head)| {
+            let table = tensors.get(&format!("model.embed_tokens.{part}"))?;
+            let is_alike = (table.dtype, &table.shape) == (head.dtype, &head.shape);
+            is_alike.then(|| (head.clone(), table.clone()))
+        })
+        .collect()
+}
+
 impl ModelShape {
     /// Checks every tensor that `config` implies.
     pub fn new(config: ModelConfig, tensors: &TensorTable) -> Result<Self, CheckpointError> {
         let Layout { tensors, sources } = Layout::new(&config, tensors)?;
         let has_head = tensors.get("lm_head.weight").is_some();
-        let tied = config.tie_word_embeddings.unwrap_or(!has_head);
+        let head_copies = if config.tie_word_embeddings == Some(true) {
+            head_copies(&tensors)
+        } else {
+            Some(Vec::new())
+        };
+        // A head in another format or shape is not a copy of the embedding table.
+        let tied = config.tie_word_embeddings.unwrap_or(!has_head) && head_copies.is_some();
         let mut survey = Survey::new(&config, &tensors);
         survey.walk(tied)?;
         survey.reject_unused(tied)?;
@@ -314,6 +343,7 @@ impl ModelShape {
             element: element.unwrap_or(FloatType::F32),
             config,
             tied,
+            head_copies: head_copies.unwrap_or_default(),
             parameters,
             weights_bytes,
             matrices,

@@ -175,6 +175,23 @@ fn ignores_redundant_head_of_a_tied_model() {
     let shape = ModelShape::new(config(Value::Null), &table).unwrap();
     assert_eq!(shape.weights_bytes, 78_208);
     assert!(shape.tied);
+    let [(head, embedding)] = &shape.head_copies[..] else {
+        panic!("one tensor to compare: {:?}", shape.head_copies);
+    };
+    assert_eq!(head.bytes, embedding.bytes);
+    assert_eq!(
+        head.begin - embedding.begin,
+        78_208,
+        "the head is the last tensor"
+    );
+}
+
+#[test]
+fn head_in_another_format_is_not_tied() {
+    let table = float_table(|tensors| tensors.push(("lm_head.weight", vec![32, 64], "F32")));
+    let shape = ModelShape::new(config(Value::Null), &table).unwrap();
+    assert!(!shape.tied && shape.head_copies.is_empty());
+    assert_eq!(shape.weights_bytes, 78_208 + 4 * 32 * 64);
 }
 
 #[test]

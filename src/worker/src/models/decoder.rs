@@ -115,16 +115,9 @@ impl Decoder {
         }
         let norm = RmsNorm::load("model.norm.weight", config, weights)?;
         evaluate(vec![norm.array()])?;
-        let head = if shape.tied {
-            if weights.has("lm_head.weight") {
-                tracing::warn!(
-                    "ignoring lm_head.weight: config.json declares the embedding table as the head; if this \
-                     is wrong, set tie_word_embeddings to false"
-                );
-            }
-            None
-        } else {
-            Some(Linear::load("lm_head", false, shape, weights)?)
+        let head = match shape.tied {
+            true => None,
+            false => Some(Linear::load("lm_head", false, shape, weights)?),
         };
         evaluate(head.iter().flat_map(Linear::arrays).collect())?;
         let embedding_scale = config
