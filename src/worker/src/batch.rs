@@ -39,6 +39,8 @@ use crate::sampling::sampler::Draw;
 struct PendingStep {
     /// One token for each row, and one for each draft token.
     tokens: Array,
+    /// Whether the logits of each token were finite.
+    finite: Array,
     logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,
     /// Number of rows of the pass, including rows that are sampled separately.
@@ -96,6 +98,7 @@ impl Batch {
         self.pending.push(PendingStep {
             pass_rows: rows.len(),
             tokens: first.tokens,
+            finite: first.finite,
             logprobs: first.logprobs,
             rows,
             draft: Vec::new(),
@@ -372,6 +375,7 @@ fn pending_step(choice: Choice, rows: &mut [&mut Sequence], pass_rows: usize) ->
     }
     PendingStep {
         tokens: choice.tokens,
+        finite: choice.finite,
         logprobs: choice.logprobs,
         rows: ids,
         pass_rows,
@@ -399,6 +403,7 @@ fn verify(model: &Decoder, token: u32, draft: Vec<u32>, row: &mut Sequence) -> R
             Ok(Submitted {
                 step: Some(PendingStep {
                     tokens: choice.tokens,
+                    finite: choice.finite,
                     logprobs: choice.logprobs,
                     rows: vec![row.id()],
                     pass_rows: 1,
@@ -424,14 +429,15 @@ fn read(step: PendingStep) -> Vec<StepToken> {
         verified: None,
     };
     let tokens = step.tokens.to_vec_exact::<u32>();
+    let finite = step.finite.to_vec_exact::<bool>();
     let logprobs = step.logprobs.as_ref().map_or(Ok(Vec::new()), Logprobs::read);
-    match tokens.and_then(|tokens| Ok((tokens, logprobs?))) {
-        Ok((tokens, logprobs)) => {
+    match tokens.and_then(|tokens| Ok((tokens, finite?, logprobs?))) {
+        Ok((tokens, finite, logprobs)) => {
             let equal = step.draft.iter().zip(&tokens);
             let accepted = equal.take_while(|(draft, token)| draft == token).count();
             // Tokens after a rejected draft token are dropped. Without draft tokens there is one
             // token per row.
-            let used = tokens.into_iter().take(count + accepted);
+            let used = tokens.into_iter().zip(finite).take(count + accepted);
             let rows = step
                 .rows
                 .iter()
@@ -439,7 +445,9 @@ fn read(step: PendingStep) -> Vec<StepToken> {
                 .chain(std::iter::repeat_n(step.rows[0], accepted));
             let mut all: Vec<StepToken> = rows
                 .zip(used)
-                .map(|(id, token)| step_token(id, Ok(token)))
+                .map(|(id, (token, is_finite))| {
+                    step_token(id, is_finite.then_some(token).ok_or(StepError::NotFinite))
+                })
                 .collect();
             for (row, logprobs) in logprobs {
                 if let Some(step_token) = all.get_mut(row) {

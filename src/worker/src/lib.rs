@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::api::app::App;
 use self::api::responses::store::ResponseStore;
+use self::batch::step_error::StepError;
 use self::cache::OpenFilesError;
 pub use self::cache::PrefixFiles;
 use self::engine::{Engine, EngineConfig, EngineError};
@@ -166,6 +167,9 @@ impl WorkerError {
                 err: EngineError::InsufficientMemory { .. },
             } => "ExceedsNodeMemory",
             Self::Engine {
+                err: EngineError::Warm(StepError::NotFinite),
+            } => "NonFiniteLogits",
+            Self::Engine {
                 err: EngineError::PrefixFiles { err },
             } => err.reason(),
             Self::Engine {
@@ -189,6 +193,7 @@ impl WorkerError {
             | Self::Engine {
                 err:
                     EngineError::InsufficientMemory { .. }
+                    | EngineError::Warm(StepError::NotFinite)
                     | EngineError::PrefixFiles {
                         err: OpenFilesError::Io { .. },
                     },

@@ -109,6 +109,7 @@ pub(crate) struct WorkerMetrics {
     prefix_hits: IntCounter,
     drafted_tokens: IntCounter,
     accepted_tokens: IntCounter,
+    non_finite: IntCounter,
     prefix_files: IntGauge,
     prefix_files_failed: IntGauge,
     running: IntGauge,
@@ -213,6 +214,10 @@ impl WorkerMetrics {
                 "rooflet_worker_lookup_right_tokens_total",
                 "Number of draft tokens accepted by the model.",
             )?,
+            non_finite: counter(
+                "rooflet_worker_non_finite_requests_total",
+                "Number of completions that failed because the model computed values that are not finite.",
+            )?,
             prefix_files: gauge(
                 "rooflet_worker_prefix_cache_disk_bytes",
                 "Size of the prefix cache files in bytes.",
@@ -247,6 +252,11 @@ impl WorkerMetrics {
     pub(crate) fn record_outcome(&self, outcome: Outcome) {
         self.requests.with_label_values(&[outcome.as_str()]).inc();
         self.vllm.record_outcome(outcome);
+    }
+
+    /// Counts a completion that failed because of values that are not finite.
+    pub(crate) fn record_non_finite(&self) {
+        self.non_finite.inc();
     }
 
     /// Counts processed prompt tokens and generated completion tokens.

@@ -95,6 +95,11 @@ pub(crate) fn event(
     output: Option<PromptOutput>,
 ) -> std::result::Result<Option<Event>, StepError> {
     match (&request.prompt_use, output) {
+        (PromptUse::Echo(_), Some(PromptOutput::Scores { logprobs, .. }))
+            if logprobs.iter().any(|logprobs| logprobs.logprob.is_nan()) =>
+        {
+            Err(StepError::NotFinite)
+        }
         (PromptUse::Echo(echo), output) => {
             let logprobs = match output {
                 Some(PromptOutput::Scores { logprobs, .. }) => Some(logprobs),
@@ -104,6 +109,9 @@ pub(crate) fn event(
         }
         (PromptUse::Embed, Some(PromptOutput::Sum(Some(sum)))) => {
             let sum: Vec<f32> = sum.to_vec_exact()?;
+            if sum.iter().any(|value| !value.is_finite()) {
+                return Err(StepError::NotFinite);
+            }
             Ok(Some(Event::Embedding(normalized(sum))))
         }
         (PromptUse::Answer | PromptUse::Embed, _) => Ok(None),

@@ -17,6 +17,8 @@ pub enum StepError {
     Read(Arc<ConversionError>),
     #[error("the tokenizer failed on this request: {0}")]
     Decode(DecodeError),
+    #[error("the model computed values that are not finite; its weights or the device may be faulty")]
+    NotFinite,
     #[error("the answer cannot satisfy the response format: {0}")]
     Constraint(#[from] ConstraintError),
 }
@@ -32,7 +34,7 @@ impl StepError {
         let text = match self {
             Self::Engine(err) => err.to_string(),
             Self::Read(err) => err.to_string(),
-            Self::Decode(_) | Self::Constraint(_) => return false,
+            Self::Decode(_) | Self::NotFinite | Self::Constraint(_) => return false,
         };
         let words = text.split(COMMAND_ERROR).skip(1);
         words

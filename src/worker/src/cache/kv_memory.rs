@@ -232,6 +232,11 @@ impl KvMemory {
         sequence.cache().bytes() as u64
     }
 
+    /// Empties the prefix cache in memory, because its values may not be finite.
+    pub(crate) fn discard_prefixes(&mut self) {
+        self.prefixes.evict(Bytes::ZERO);
+    }
+
     /// Logs an error and empties the prefix cache, which cannot be trusted afterwards. Requests
     /// compute their prefixes instead.
     fn recover<T>(&mut self, outcome: Result<T>) -> Option<T> {

@@ -37,7 +37,7 @@ impl Failures {
             Ok(()) => self.computed = true,
             Err(err @ (StepError::Engine(_) | StepError::Read(_))) => self.failed = Some(err.to_string()),
             // Failures of the request itself.
-            Err(StepError::Decode(_) | StepError::Constraint(_)) => {}
+            Err(StepError::Decode(_) | StepError::NotFinite | StepError::Constraint(_)) => {}
         }
     }
 

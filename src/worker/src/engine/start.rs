@@ -119,10 +119,17 @@ impl EngineConfig {
 }
 
 /// Runs one prompt and one decode step, so that the kernels are loaded before the first request.
+///
+/// # Errors
+/// Returns [`StepError::NotFinite`] if the logits are not finite: the weights are unusable.
 pub(super) fn warm(model: &Decoder) -> Result<(), StepError> {
     let mut cache = model.new_cache();
     for tokens in [&[0_u32, 0][..], &[0]] {
-        model.forward(&token_row(tokens), &mut cache)?.eval()?;
+        let logits = model.forward(&token_row(tokens), &mut cache)?;
+        let finite = logits.sum(false)?.is_finite()?.try_item_exact::<bool>()?;
+        if !finite {
+            return Err(StepError::NotFinite);
+        }
     }
     Ok(())
 }

@@ -342,6 +342,9 @@ impl EngineThread {
             if let Some(outcome) = pushed.transpose() {
                 let sequence = self.active.remove(index);
                 let computed = outcome.is_ok();
+                if matches!(outcome, Err(StepError::NotFinite)) {
+                    kv.discard_prefixes();
+                }
                 self.end(&sequence, outcome);
                 if computed {
                     kv.retire(sequence, &self.active);
@@ -493,6 +496,9 @@ impl EngineThread {
             Err(err) => {
                 tracing::error!(error = %err, "request failed");
                 self.config.metrics.record_outcome(Outcome::Failed);
+                if matches!(err, StepError::NotFinite) {
+                    self.config.metrics.record_non_finite();
+                }
                 self.state.add_failed();
                 sequence.send(Event::Failed(err.to_string()));
             }

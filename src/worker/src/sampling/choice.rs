@@ -13,6 +13,8 @@ use crate::sampling::sampler::{Draw, sample};
 pub(crate) struct Choice {
     /// Token IDs, `[rows]`.
     pub tokens: Array,
+    /// True for rows whose logits are all finite, `[rows]`. Other rows have no valid token.
+    pub finite: Array,
     /// Logprobs of the rows that request them.
     pub logprobs: Option<Logprobs>,
     /// New penalty states by row.
@@ -22,6 +24,8 @@ pub(crate) struct Choice {
 impl Choice {
     /// Samples from `logits`, `[rows, vocabulary]` in float32. `draws` has one entry per row.
     pub(crate) fn submit(logits: &Array, draws: &[Draw<'_>]) -> Result<Self> {
+        // The sum is finite only if every logit is finite.
+        let finite = logits.sum_axis(-1, false)?.is_finite()?;
         let adjusted = Adjusted::new(logits, draws.iter().map(|draw| draw.adjustment))?;
         let tokens = match masked(&adjusted.logits, draws)? {
             None => sample(&adjusted.logits, draws)?,
@@ -31,9 +35,10 @@ impl Choice {
         let logprobs = Logprobs::new(logits, &tokens, &requested)?;
         let adjustments = adjusted.after(&tokens)?;
         let logprob_arrays = logprobs.iter().flat_map(Logprobs::arrays);
-        transforms::async_eval(std::iter::once(&tokens).chain(logprob_arrays))?;
+        transforms::async_eval([&tokens, &finite].into_iter().chain(logprob_arrays))?;
         Ok(Self {
             tokens,
+            finite,
             logprobs,
             adjustments,
         })

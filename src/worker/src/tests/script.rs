@@ -24,6 +24,8 @@ pub(crate) struct Script {
     next: HashMap<u32, Vec<u32>>,
     /// Special tokens except end-of-text.
     special: Vec<u32>,
+    /// Tokens with an embedding that is not finite.
+    broken: Vec<u32>,
     /// Cue of each line: token that starts the line.
     pub cues: Vec<u32>,
 }
@@ -36,6 +38,7 @@ impl Script {
             tokens: vec![b"<end>".to_vec()],
             next: HashMap::new(),
             special: Vec::new(),
+            broken: Vec::new(),
             cues: Vec::new(),
         };
         for (index, (pieces, ends)) in lines.iter().enumerate() {
@@ -72,6 +75,16 @@ impl Script {
             .position(|token| token == text.as_bytes())
             .expect("script has the token");
         self.special.push(place as u32);
+    }
+
+    /// Makes the model compute NaN after the cue of a line.
+    pub(crate) fn break_line(&mut self, line: usize) {
+        self.broken.push(self.cues[line]);
+    }
+
+    /// Makes the model compute NaN for each prompt.
+    pub(crate) fn break_all(&mut self) {
+        self.broken = (0..SIZE as u32).collect();
     }
 
     fn add(&mut self, text: Vec<u8>) -> u32 {
@@ -171,7 +184,10 @@ impl Script {
                 .map(|index| value(index / SIZE, index % SIZE))
                 .collect::<Vec<_>>()
         };
-        let unit_vectors = square(&|row, column| f32::from(row == column));
+        let unit_vectors = square(&|row, column| match self.broken.contains(&(row as u32)) {
+            true => f32::NAN,
+            false => f32::from(row == column),
+        });
         let head = square(&|token, previous| if follows(token, previous) { 4.0 } else { 0.0 });
         let zeros = |name, rows, columns| (name, vec![rows, columns], vec![0.0; rows * columns]);
         let ones = |name| (name, vec![SIZE], vec![1.0; SIZE]);
