@@ -37,6 +37,12 @@ pub use panic_report::{PanicCause, PanicReport, PanicReports};
 use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 
+/// Returns freed memory of this process to the system. Allocators otherwise keep the memory of many
+/// small values.
+pub fn release_freed_memory() {
+    native::release_freed_memory();
+}
+
 /// Returns the addresses of the network interfaces, without loopback and link-local addresses.
 pub fn addresses() -> Vec<IpAddr> {
     let networks = Networks::new_with_refreshed_list();

@@ -181,6 +181,16 @@ pub(super) fn exclude_from_backup(_path: &Utf8Path) {}
 
 pub(super) fn prioritise_thread() {}
 
+/// glibc keeps freed memory below the last used address. Other allocators have no such function.
+pub(super) fn release_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[expect(unsafe_code, reason = "the allocator's interface is C")]
+    // SAFETY: malloc_trim takes an integer, and does not touch allocated memory.
+    unsafe {
+        nix::libc::malloc_trim(0);
+    }
+}
+
 /// Returns `None`: rooflet does not prevent sleep of a development machine.
 pub(super) fn keep_awake() -> Option<Command> {
     None
@@ -189,6 +199,27 @@ pub(super) fn keep_awake() -> Option<Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Memory of this process in pages.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn resident_pages() -> u64 {
+        let statm = fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn freed_memory_returns_to_the_system() {
+        let begin = resident_pages();
+        let small: Vec<Box<[u8; 64]>> = (0..1 << 20).map(|_| Box::new([1; 64])).collect();
+        let used = resident_pages() - begin;
+        // Keeps a value at the end, so that the heap cannot shrink from there.
+        let last = small.into_iter().next_back();
+        release_freed_memory();
+        let left = resident_pages().saturating_sub(begin);
+        assert!(left < used / 4, "{left} of {used} pages");
+        drop(last);
+    }
 
     #[test]
     fn file_caches_count_as_available() {

@@ -200,6 +200,16 @@ pub(super) fn exclude_from_backup(path: &Utf8Path) {
     }
 }
 
+pub(super) fn release_freed_memory() {
+    unsafe extern "C" {
+        fn malloc_zone_pressure_relief(zone: *mut c_void, goal: usize) -> usize;
+    }
+    // SAFETY: a null zone stands for all zones, and the goal 0 for as much as possible. Allocated
+    // memory stays.
+    let released = unsafe { malloc_zone_pressure_relief(std::ptr::null_mut(), 0) };
+    debug!(bytes = released, "released freed memory");
+}
+
 /// Raises the quality of service of this thread: the scheduler then prefers performance cores and
 /// shorter waits.
 pub(super) fn prioritise_thread() {

@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 use crate::api::answers::Answer;
 use crate::api::app::App;
-use crate::api::body::{accept, run_blocking_if};
+use crate::api::body;
 use crate::api::scores;
 use crate::api::spans;
 use crate::api::stream;
 use crate::api::stream::chunks::{ChunkFrames, ChunkKind, ChunkUsage};
-use crate::api::submission::{Submitted, begin_chat, collect, needs_blocking_thread, submit};
+use crate::api::submission::{Submitted, begin_chat, collect, needs_grammar, submit};
 use crate::batch::event::{Done, Piece, Score};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::{ChatRequest, Options, StreamUsage, TextRequest};
@@ -26,10 +26,9 @@ pub(crate) async fn chat(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let body = accept(body)?;
-    let request = ChatRequest::parse(&body)?;
+    let (request, share) = body::parse(body, &app, |_, body| ChatRequest::parse(body)).await?;
     let options = request.options.clone();
-    let (answer, submitted) = begin_chat(&app, request, body.len()).await?;
+    let (answer, submitted) = begin_chat(&app, request, share).await?;
     if options.stream {
         return Ok(respond_streaming(
             &app,
@@ -64,14 +63,14 @@ pub(crate) async fn text(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let body = accept(body)?;
+    let (request, share) = body::parse(body, &app, |_, body| TextRequest::parse(body)).await?;
     let TextRequest {
         model,
         prompts,
         n,
         echo,
         options,
-    } = TextRequest::parse(&body)?;
+    } = request;
     app.check_model(&model)?;
     app.check_ready()?;
     spans::record_request_attributes(&options);
@@ -82,8 +81,7 @@ pub(crate) async fn text(
             .map(|prompt| app.prompter.text(prompt, echo, &prompt_options))
             .collect()
     };
-    let long = needs_blocking_thread(body.len(), &options, None);
-    let requests = run_blocking_if(long, body.len(), &app, validate).await?;
+    let requests = share.run(needs_grammar(&options, None), &app, validate).await?;
     let submitted = submit(&app, requests, n)?;
     if options.stream {
         return Ok(respond_streaming(&app, ChunkKind::Text, &options, submitted));

@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
+use crate::api::body;
 use crate::api::spans;
 use crate::api::submission::{ENGINE_ENDED, submit_error};
 use crate::batch::event::Event;
@@ -28,18 +28,18 @@ pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EmbeddingList>, ApiError> {
-    let body = accept(body)?;
+    let (request, share) = body::parse(body, &app, |_, body| EmbeddingsRequest::parse(body)).await?;
     let EmbeddingsRequest {
         model,
         inputs,
         encoding,
-    } = EmbeddingsRequest::parse(&body)?;
+    } = request;
     app.check_model(&model)?;
     app.check_ready()?;
     let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
         inputs.iter().map(|input| app.prompter.embedding(input)).collect()
     };
-    let requests = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, validate).await?;
+    let requests = share.run(false, &app, validate).await?;
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
     if let Some(span) = spans::current() {
         span.set(trace::INPUT_TOKENS, prompt_tokens);

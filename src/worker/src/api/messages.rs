@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use self::writer::MessageWriter;
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
+use crate::api::body;
 use crate::api::stream::{self, Frames, error_frame, event_frame};
 use crate::api::submission::{begin_chat, collect};
 use crate::batch::event::{Done, Piece};
@@ -29,10 +29,10 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let body = accept(body)?;
-    let MessagesRequest { chat } = MessagesRequest::parse(&body)?;
+    let (request, share) = body::parse(body, &app, |_, body| MessagesRequest::parse(body)).await?;
+    let MessagesRequest { chat } = request;
     let stream = chat.options.stream;
-    let (answer, submitted) = begin_chat(&app, chat, body.len()).await?;
+    let (answer, submitted) = begin_chat(&app, chat, share).await?;
     let mut writer = MessageWriter::new(app.name.clone(), submitted.prompt_tokens, answer);
     if stream {
         return Ok(stream::response(MessageFrames { writer }, submitted, false));
@@ -49,11 +49,11 @@ pub(crate) async fn count_tokens(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let body = accept(body)?;
-    let MessagesRequest { chat } = MessagesRequest::parse_countable(&body)?;
+    let (request, share) = body::parse(body, &app, |_, body| MessagesRequest::parse_countable(body)).await?;
+    let MessagesRequest { chat } = request;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &app.local_time());
-    let tokens = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await?;
+    let tokens = share.run(false, &app, count).await?;
     Ok(Json(token_count(tokens.len())))
 }
 

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use self::store::Stored;
 use self::writer::ResponseWriter;
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
+use crate::api::body;
 use crate::api::scores;
 use crate::api::stream::{self, Frames, event_frame};
 use crate::api::submission::{begin_chat, collect};
@@ -39,17 +39,18 @@ pub(crate) async fn create(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let body = accept(body)?;
+    let parse = |app: &App, body: &[u8]| ResponsesRequest::parse(body, &app.responses);
+    let (request, share) = body::parse(body, &app, parse).await?;
     let ResponsesRequest {
         chat,
         items,
         namespaces,
         settings,
-    } = ResponsesRequest::parse(&body, &app.responses)?;
+    } = request;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
     let input_items = settings.store.then_some(items);
     let with_logprobs = chat.options.logprobs.is_some();
-    let begun = begin_chat(&app, chat, body.len()).await;
+    let begun = begin_chat(&app, chat, share).await;
     let (answer, submitted) = begun.map_err(rename_messages_to_input)?;
     let created = app.clock.now().as_second();
     let id = new_id(&headers);
@@ -84,11 +85,12 @@ pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let body = accept(body)?;
-    let ResponsesRequest { chat, .. } = ResponsesRequest::parse(&body, &app.responses)?;
+    let parse = |app: &App, body: &[u8]| ResponsesRequest::parse(body, &app.responses);
+    let (request, share) = body::parse(body, &app, parse).await?;
+    let ResponsesRequest { chat, .. } = request;
     app.check_model(&chat.model)?;
     let count = move |app: &App| app.prompter.chat_tokens(Chat::from(&chat), &app.local_time());
-    let counted = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, count).await;
+    let counted = share.run(false, &app, count).await;
     let tokens = counted.map_err(rename_messages_to_input)?.len();
     Ok(Json(
         json!({"object": "response.input_tokens", "input_tokens": tokens}),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, run_blocking_if};
+use crate::api::body::BodyShare;
 use crate::api::spans;
 use crate::batch::event::{Done, Event, Piece};
 use crate::engine::{Completion, SubmitError};
@@ -29,28 +29,28 @@ pub(crate) struct Submitted {
     pub choices_per_prompt: usize,
 }
 
-/// Validates and submits a chat of any API. `body_bytes` is the size of the request body.
+/// Validates and submits a chat of any API. `share` is the memory share of its body.
 pub(crate) async fn begin_chat(
     app: &Arc<App>,
     request: ChatRequest,
-    body_bytes: usize,
+    share: BodyShare,
 ) -> Result<(AnswerParser, Submitted), ApiError> {
     app.check_model(&request.model)?;
     app.check_ready()?;
-    let long = needs_blocking_thread(body_bytes, &request.options, request.tools.as_ref());
+    let long = needs_grammar(&request.options, request.tools.as_ref());
     spans::record_request_attributes(&request.options);
     let n = request.n;
     let validate = move |app: &App| {
         let chat = Chat::from(&request);
         app.prompter.chat(chat, &request.options, &app.local_time())
     };
-    let ValidChat { request, answer } = run_blocking_if(long, body_bytes, app, validate).await?;
+    let ValidChat { request, answer } = share.run(long, app, validate).await?;
     Ok((answer, submit(app, vec![request], n)?))
 }
 
-/// Returns true if validation takes long: the body is long, or the request needs a grammar.
-pub(crate) fn needs_blocking_thread(body_bytes: usize, options: &Options, tools: Option<&Tools>) -> bool {
-    body_bytes > MAX_INLINE_BYTES || options.format.is_some() || tools.is_some_and(Tools::is_constrained)
+/// Returns true if the request needs a grammar, whose construction takes long.
+pub(crate) fn needs_grammar(options: &Options, tools: Option<&Tools>) -> bool {
+    options.format.is_some() || tools.is_some_and(Tools::is_constrained)
 }
 
 pub(crate) fn submit_error(app: &App, err: SubmitError) -> ApiError {

@@ -9,7 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use serde::Serialize;
 
 use crate::api::app::App;
-use crate::api::body::{MAX_INLINE_BYTES, accept, run_blocking_if};
+use crate::api::body;
 use crate::prompt::Chat;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::tokenize::{DetokenizeRequest, TokenizeInput, TokenizeRequest};
@@ -33,14 +33,10 @@ pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Tokenized>, ApiError> {
-    let body = accept(body)?;
-    let request = TokenizeRequest::parse(&body)?;
+    let (request, share) = body::parse(body, &app, |_, body| TokenizeRequest::parse(body)).await?;
     check_model(&app, request.model.as_deref())?;
-    run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, move |app| {
-        tokenized(app, &request)
-    })
-    .await
-    .map(Json)
+    let work = move |app: &App| tokenized(app, &request);
+    share.run(false, &app, work).await.map(Json)
 }
 
 fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError> {
@@ -86,15 +82,14 @@ pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Detokenized>, ApiError> {
-    let body = accept(body)?;
-    let request = DetokenizeRequest::parse(&body)?;
+    let (request, share) = body::parse(body, &app, |_, body| DetokenizeRequest::parse(body)).await?;
     check_model(&app, request.model.as_deref())?;
     app.prompter.check_tokens("tokens", request.tokens.iter())?;
     let detokenized = move |app: &App| {
         let text = app.prompter.tokenizer().decode_with_special(&request.tokens);
         text.map_err(|err| ApiError::invalid_value("tokens", err.to_string()))
     };
-    let prompt = run_blocking_if(body.len() > MAX_INLINE_BYTES, body.len(), &app, detokenized).await?;
+    let prompt = share.run(false, &app, detokenized).await?;
     Ok(Json(Detokenized { prompt }))
 }
 

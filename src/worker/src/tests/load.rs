@@ -2,6 +2,7 @@
 
 use super::*;
 use rooflet_inference_api::openai::request::{Options, Prompt, Stopping};
+use rooflet_testing::TempDir;
 
 #[test]
 fn disconnect_cancels_request() {
@@ -240,6 +241,101 @@ fn consecutive_device_failures_terminate_worker() {
     assert_eq!(
         (err.reason(), err.exit_status()),
         ("DeviceLost", ExitStatus::Failure)
+    );
+}
+
+/// Long bodies are parsed one after the other, within the memory budget. Short requests do not wait.
+#[test]
+fn long_bodies_wait_for_the_memory_budget_before_they_are_parsed() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let most = u32::try_from(crate::api::body::MAX_CONCURRENT_LONG_BODY_BYTES).unwrap();
+            let permits = Arc::clone(&worker.app.long_body_permits);
+            let busy = permits.acquire_many_owned(most).await.unwrap();
+            let members: Vec<String> = (0..4000).map(|index| format!("\"a{index}\": 1")).collect();
+            let long = format!("{{{}}}", members.join(","));
+            let paths = [
+                "/v1/chat/completions",
+                "/v1/completions",
+                "/v1/responses",
+                "/v1/messages",
+                "/v1/messages/count_tokens",
+                "/v1/embeddings",
+                "/tokenize",
+                "/detokenize",
+            ];
+            let rejected =
+                futures::future::join_all(paths.iter().map(|path| worker.send("POST", path, &long)));
+            let short = async {
+                let answer = worker.send("POST", "/v1/chat/completions", "{}").await;
+                assert_eq!(answer.status, 400);
+                worker.chat_text(json!({})).await;
+            };
+            tokio::pin!(rejected);
+            tokio::select! {
+                biased;
+                answers = &mut rejected => panic!("parsed beyond the budget: {}", answers[0].body),
+                () = short => {}
+            }
+            drop(busy);
+            for (answer, path) in rejected.await.iter().zip(paths) {
+                assert_eq!(answer.status, 400, "{path}: {}", answer.body);
+            }
+            assert_eq!(worker.app.long_body_permits.available_permits(), most as usize);
+        })
+    });
+}
+
+/// Model with two lines: `Good.`, and NaN.
+fn half_broken() -> (TempDir, WorkerConfig) {
+    let dir = TempDir::new();
+    let mut script = script::Script::new(&[(&[b"Good."], true), (&[b"never"], true)]);
+    script.break_line(1);
+    script.write_for_chats(dir.path(), "{{ messages[-1].content }}");
+    let model = dir.path().to_owned();
+    (dir, WorkerConfig { model, ..config() })
+}
+
+#[test]
+fn request_with_non_finite_logits_fails_alone() {
+    let (_dir, config) = half_broken();
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let cue =
+                |line: usize| json!({"messages": [{"role": "user", "content": format!("<cue {line}>")}]});
+            let (good, broken) = tokio::join!(worker.chat(cue(0)), worker.chat(cue(1)));
+            assert_eq!(good.json()["choices"][0]["message"]["content"], "Good.");
+            assert_eq!(broken.status, 500, "{}", broken.body);
+            assert!(broken.body.contains("not finite"), "{}", broken.body);
+            let formatted = merged(cue(1), json!({"guided_choice": ["Good."]}));
+            assert_eq!(worker.chat(formatted).await.status, 500);
+            let input = json!({"model": "tiny", "input": "<cue 1>"});
+            let embedding = worker.post("/v1/embeddings", &input).await;
+            assert_eq!(embedding.status, 500, "{}", embedding.body);
+            let scored = json!({"model": "tiny", "prompt": "<cue 1><cue 0>", "echo": true, "logprobs": 1, "max_tokens": 0});
+            let scored = worker.post("/v1/completions", &scored).await;
+            assert_eq!(scored.status, 500, "{}", scored.body);
+            let metrics = worker.send("GET", "/metrics", "").await.body;
+            assert!(
+                metrics.contains("rooflet_worker_non_finite_requests_total 4"),
+                "{metrics}"
+            );
+            assert_eq!(worker.send("GET", "/health", "").await.status, 200);
+        })
+    });
+}
+
+#[test]
+fn model_with_non_finite_weights_is_refused() {
+    let dir = TempDir::new();
+    let mut script = script::Script::new(&[(&[b"never"], true)]);
+    script.break_all();
+    script.write_for_chats(dir.path(), "{{ messages[-1].content }}");
+    let model = dir.path().to_owned();
+    let err = loading_error(WorkerConfig { model, ..config() });
+    assert_eq!(
+        (err.reason(), err.exit_status()),
+        ("NonFiniteLogits", ExitStatus::Config)
     );
 }
 
