@@ -6,11 +6,13 @@
 //!
 //! Invariants:
 //! - An acknowledged write survives a killed process and a power failure.
+//! - A write is acknowledged only while the store's files are at their paths.
 //! - A revision is never assigned twice. A watch never skips, repeats or reorders an event.
 //! - The store does not interpret the JSON. Names, namespaces and kinds are the caller's concern.
 
 mod disk;
 mod error;
+mod location;
 mod medium;
 mod metrics;
 mod open;
@@ -33,12 +35,14 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 pub use error::{CommitError, Compacted, ListError, OpenStoreError};
+pub use location::MisplacedFiles;
 pub use metrics::StoreMetrics;
 pub use record::{Event, EventKind, Record};
 pub use revision::{Key, Revision};
 pub use state::{HistoryLimits, ListOptions, Listing};
 pub use watch::{WatchLimits, Watcher};
 
+use location::Location;
 use medium::{FileMedium, Medium};
 use rooflet_base::clock::Clock;
 use state::State;
@@ -71,6 +75,8 @@ pub struct Store {
     commands_tx: mpsc::Sender<Command>,
     durable_rx: tokio::sync::watch::Receiver<Revision>,
     watch_limits: WatchLimits,
+    /// `None` for a simulated disk.
+    location: Option<Arc<Location>>,
 }
 
 /// State and watchers behind one lock, so that a watch starts exactly where its list ends.
@@ -122,6 +128,7 @@ impl Store {
     }
 
     fn open_on(medium: Box<dyn Medium>, config: &StoreConfig, clock: Clock) -> Result<Self, OpenStoreError> {
+        let location = medium.location();
         let mut writer = open::writer(medium, config, clock)?;
         let (shared, durable_rx) = (writer.shared(), writer.durable());
         let (commands_tx, mut commands_rx) = mpsc::channel(QUEUE_WRITES_MAX);
@@ -146,7 +153,13 @@ impl Store {
             commands_tx,
             durable_rx,
             watch_limits: config.watch,
+            location,
         })
+    }
+
+    /// Checks that the store's files are still at their paths.
+    pub fn check_files(&self) -> Result<(), MisplacedFiles> {
+        self.location.as_ref().map_or(Ok(()), |location| location.check())
     }
 
     /// Returns the newest durable revision.

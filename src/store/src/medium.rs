@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 use super::error::OpenStoreError;
+use super::location::Location;
 use rooflet_base::file::if_there;
 use rooflet_base::mutex::lock;
 
@@ -40,6 +41,10 @@ pub(super) trait Medium: Send {
     /// on disk is then undefined, even if it reads back correctly: the kernel may have dropped
     /// dirty pages.
     fn sync_failed(&self) -> bool;
+    /// Place of the files. `None` for a simulated disk.
+    fn location(&self) -> Option<Arc<Location>> {
+        None
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +74,7 @@ pub(super) fn builder() -> Builder {
 pub(super) struct FileMedium {
     path: PathBuf,
     replacement: PathBuf,
+    location: Arc<Location>,
     sync_failed: Arc<AtomicBool>,
     _lock: File,
 }
@@ -105,6 +111,9 @@ impl FileMedium {
         Ok(Self {
             path: path.to_owned(),
             replacement: with_suffix(path, ".new"),
+            location: Arc::new(
+                Location::new(path, &lock_path, &lock).map_err(failed("reading the lock file"))?,
+            ),
             sync_failed: Arc::default(),
             _lock: lock,
         })
@@ -164,6 +173,7 @@ impl Medium for FileMedium {
         let Some(file) = self.open_file()? else {
             return Ok(None);
         };
+        self.location.record_opened(&file)?;
         Ok(Some(builder().create_with_backend(self.backend(file))?))
     }
 
@@ -175,11 +185,13 @@ impl Medium for FileMedium {
             .truncate(true)
             .mode(MODE)
             .open(&self.replacement)?;
+        self.location.record_replacement(&file)?;
         Ok(builder().create_with_backend(self.backend(file))?)
     }
 
     fn publish_replacement(&self) -> io::Result<()> {
         fs::rename(&self.replacement, &self.path)?;
+        self.location.record_published();
         // The rename becomes durable only when the directory is synced.
         let directory = match self.path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -190,6 +202,10 @@ impl Medium for FileMedium {
 
     fn sync_failed(&self) -> bool {
         self.sync_failed.load(Ordering::Acquire)
+    }
+
+    fn location(&self) -> Option<Arc<Location>> {
+        Some(Arc::clone(&self.location))
     }
 }
 

@@ -13,6 +13,7 @@ use redb::Database;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::error::{CommitError, StorageFailure};
+use super::location::{Location, MisplacedFiles};
 use super::medium::Medium;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
@@ -52,6 +53,8 @@ pub(super) struct Writer {
     database: Option<Database>,
     /// True after a failed sync, until the file is replaced.
     suspect: bool,
+    /// Last failure in the log.
+    last_failure: Option<String>,
     garbage: VecDeque<Garbage>,
     history: HistoryLimits,
     metrics: StoreMetrics,
@@ -101,6 +104,7 @@ impl Writer {
             medium,
             database: Some(database),
             suspect: false,
+            last_failure: None,
             garbage,
             history,
             metrics: metrics.clone(),
@@ -229,7 +233,16 @@ impl Writer {
             .revision();
         let database = self.database()?;
         catch_panic(|| disk::append(database, durable, events))
-            .map_err(|err| self.failed("writing store file", err))
+            .map_err(|err| self.failed("writing store file", err))?;
+        self.check_location(Location::check)
+    }
+
+    fn check_location(
+        &mut self,
+        check: impl Fn(&Location) -> Result<(), MisplacedFiles>,
+    ) -> Result<(), StorageFailure> {
+        let checked = self.medium.location().map_or(Ok(()), |location| check(&location));
+        checked.map_err(|err| self.failed("checking store file", err))
     }
 
     /// Closes the database, so that the next write reopens or replaces the file.
@@ -240,7 +253,15 @@ impl Writer {
         self.suspect |= closed.is_err() || self.medium.sync_failed() || source.is::<Panicked>();
         let path = self.medium.path().to_owned();
         let failure = StorageFailure { action, path, source };
-        tracing::error!(error = %rooflet_base::error::Chain(&failure), "store write failed; writes fail until the file is restored");
+        let text = rooflet_base::error::Chain(&failure).to_string();
+        // Clients repeat failed writes every few seconds.
+        if self.last_failure.as_ref() != Some(&text) {
+            tracing::error!(
+                error = text,
+                "store write failed; writes fail until the file is restored"
+            );
+            self.last_failure = Some(text);
+        }
         failure
     }
 
@@ -253,13 +274,18 @@ impl Writer {
                 None => self.rebuild()?,
             };
             tracing::info!(path = %self.medium.path().display(), "store recovered");
+            self.last_failure = None;
             self.database = Some(database);
         }
         Ok(self.database.as_ref().expect("set above if absent"))
     }
 
     fn reopen(&mut self) -> Option<Database> {
-        if self.suspect {
+        let is_in_place = self
+            .medium
+            .location()
+            .is_none_or(|location| location.check().is_ok());
+        if self.suspect || !is_in_place {
             return None;
         }
         let database = self.medium.open().ok()??;
@@ -273,6 +299,7 @@ impl Writer {
     }
 
     fn rebuild(&mut self) -> Result<Database, StorageFailure> {
+        self.check_location(Location::check_replaceable)?;
         let database = match self.medium.create_replacement() {
             Ok(database) => database,
             Err(err) => return Err(self.failed("creating a new store file for", err)),

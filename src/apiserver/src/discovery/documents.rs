@@ -30,7 +30,16 @@ impl Api {
             Route::Version => json(&health::version()),
             Route::Health { endpoint, check } => {
                 let is_ready = self.is_ready.load(Ordering::Acquire);
-                let checks = [("ping", true), ("bootstrap", is_ready || endpoint == "livez")];
+                // A restart does not help: it would find no state.
+                let is_live_only = endpoint == "livez";
+                let checks = [
+                    ("ping", true),
+                    ("bootstrap", is_ready || is_live_only),
+                    (
+                        "data-directory",
+                        is_live_only || self.engine.store.check_files().is_ok(),
+                    ),
+                ];
                 Ok(health::reply(endpoint, check.as_deref(), &request.query, &checks))
             }
             Route::Metrics => {

@@ -306,3 +306,80 @@ fn batch_uses_one_sync() {
     assert_eq!(syncs(200, "many"), 1);
     assert_eq!(syncs(1, "last"), 1);
 }
+
+/// Deletes or replaces files under an open store, and returns the error of the next write.
+async fn write_after(
+    damage: impl FnOnce(&Path),
+) -> (tempfile::TempDir, Store, Result<Arc<Record>, CommitError>) {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("server");
+    std::fs::create_dir(&data).unwrap();
+    let store = open_file(&data.join("store.redb")).unwrap();
+    store.commit(put("/k/a", Expect::Absent, "kept")).await.unwrap();
+    assert_eq!(store.check_files(), Ok(()));
+    damage(&data);
+    let written = store.commit(put("/k/b", Expect::Absent, "new")).await;
+    (dir, store, written)
+}
+
+fn message_of(written: Result<Arc<Record>, CommitError>) -> String {
+    rooflet_base::error::Chain(&written.unwrap_err()).to_string()
+}
+
+#[tokio::test]
+async fn writes_fail_after_the_data_directory_is_deleted() {
+    let (_dir, store, written) = write_after(|data| std::fs::remove_dir_all(data).unwrap()).await;
+    let message = message_of(written);
+    assert!(
+        message.contains("was deleted or replaced while the server runs"),
+        "{message}"
+    );
+    assert!(store.check_files().is_err());
+    let again = store.commit(put("/k/b", Expect::Absent, "new")).await;
+    assert!(message_of(again).contains("restore the directory from a backup"));
+    assert_eq!(
+        text(&store.get(&Key::new("/k/a")).unwrap()),
+        "kept",
+        "reads still work"
+    );
+    assert!(store.get(&Key::new("/k/b")).is_none());
+}
+
+#[tokio::test]
+async fn running_server_does_not_overwrite_a_restored_backup() {
+    let (dir, store, written) = write_after(|data| {
+        std::fs::remove_dir_all(data).unwrap();
+        std::fs::create_dir(data).unwrap();
+        std::fs::write(data.join("store.redb"), "a backup").unwrap();
+    })
+    .await;
+    assert!(written.is_err());
+    assert!(store.commit(put("/k/b", Expect::Absent, "new")).await.is_err());
+    let file = dir.path().join("server/store.redb");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "a backup");
+
+    let (dir, store, written) = write_after(|data| {
+        std::fs::write(data.join("other"), "another file").unwrap();
+        std::fs::rename(data.join("other"), data.join("store.redb")).unwrap();
+    })
+    .await;
+    assert!(message_of(written).contains("was replaced by another file"));
+    assert!(store.commit(put("/k/b", Expect::Absent, "new")).await.is_err());
+    let file = dir.path().join("server/store.redb");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "another file");
+}
+
+/// The lock file proves that no other server uses the directory.
+#[tokio::test]
+async fn deleted_store_file_is_written_again_from_memory() {
+    let (dir, store, written) =
+        write_after(|data| std::fs::remove_file(data.join("store.redb")).unwrap()).await;
+    assert!(message_of(written).contains("is missing"));
+    store.commit(put("/k/b", Expect::Absent, "new")).await.unwrap();
+    assert_eq!(store.check_files(), Ok(()));
+    store.close().await;
+    let store = open_file(&dir.path().join("server/store.redb")).unwrap();
+    for (key, value) in [("/k/a", "kept"), ("/k/b", "new")] {
+        assert_eq!(text(&store.get(&Key::new(key)).unwrap()), value);
+    }
+}
