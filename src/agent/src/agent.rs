@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use crate::calibrator::Calibrator;
 use crate::config::AgentConfig;
 use crate::control_plane::{ControlPlane, FinalReport};
+use crate::fleet::FleetIdentity;
 use crate::manifests::{self, ManifestSet, OpenManifestsError, Parser};
 use crate::metrics::AgentMetrics;
 use crate::node::holder::{Holder, NodeNameTakenError};
@@ -192,6 +193,9 @@ impl Agent {
         };
         let sources = Sources {
             api: control_plane.as_ref().map(|side| side.replicas.clone()),
+            fleet: control_plane
+                .as_ref()
+                .map(|side| self.identify_fleet(side, &shared)),
             manifests: shared.manifests_rx.clone(),
             probing: probing_rx,
             probe: shared.probe_rx.clone(),
@@ -342,7 +346,18 @@ impl Agent {
             reports_tx: outputs.reports_tx,
             last_statuses: BTreeMap::new(),
             listed: None,
+            absence: None,
         }
+    }
+
+    fn identify_fleet(&self, side: &ControlPlane, shared: &Shared) -> FleetIdentity {
+        let fleet = FleetIdentity::load(self.state.clone());
+        let (client, changes) = (side.client.clone(), shared.changes.clone());
+        let stop = shared.tasks.stop_token();
+        shared
+            .tasks
+            .spawn_detached(fleet.clone().identify(client, changes, stop));
+        fleet
     }
 
     /// Starts the tasks that report to the API server.

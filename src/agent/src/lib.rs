@@ -19,6 +19,7 @@ pub mod calibrator;
 mod config;
 mod control_plane;
 mod credentials;
+mod fleet;
 mod manifests;
 mod metrics;
 pub mod models;

@@ -68,6 +68,10 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
         | ("" | "events.k8s.io", "events", None, Verb::Create | Verb::Update | Verb::Patch) => {
             Decision::Allow
         }
+        // Its UID identifies the fleet.
+        ("", "namespaces", None, Verb::Get) => allow_if(names("kube-system"), || {
+            format!("node {node:?} may read only the namespace kube-system")
+        }),
         (LEASE_GROUP, LEASES, None, Verb::Create) => allow_if(at.namespace == Some(LEASE_NAMESPACE), || {
             format!("node {node:?} may create its Lease only in the namespace {LEASE_NAMESPACE}")
         }),

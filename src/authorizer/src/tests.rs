@@ -303,6 +303,8 @@ async fn node_may_write_only_its_own_objects() {
         200
     );
     assert_eq!(node.get(NODES).await.code, 403);
+    assert_eq!(node.get("/api/v1/namespaces/kube-system").await.code, 200);
+    assert_eq!(node.get("/api/v1/namespaces/default").await.code, 403);
 
     let lease = |name: &str| {
         json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},

@@ -12,10 +12,11 @@ use tracing::info;
 
 use super::desired::{Desired, ResolvedReplica};
 use super::last_status::LastStatus;
-use super::observed::Observed;
+use super::observed::{Observed, WorkerState};
 use super::plan::SyncPlan;
 use super::step::Step;
 use crate::calibrator::Calibrator;
+use crate::fleet::{Absence, FleetIdentity};
 use crate::manifests::ManifestSet;
 use crate::metrics::AgentMetrics;
 use crate::models::{ComputeType, ModelProblem, Models};
@@ -52,6 +53,8 @@ pub(super) struct Displaced {
 pub(crate) struct Sources {
     /// Replicas bound to this node. `None` without an API server.
     pub api: Option<Cache<ModelReplica>>,
+    /// Identity of the API server's fleet. `None` without an API server.
+    pub fleet: Option<FleetIdentity>,
     pub manifests: Option<watch::Receiver<Arc<ManifestSet>>>,
     /// True while the bandwidth probe runs.
     pub probing: watch::Receiver<bool>,
@@ -87,6 +90,8 @@ pub(crate) struct SyncLoop {
     /// same key.
     pub last_statuses: BTreeMap<(ReplicaKey, String), LastStatus>,
     pub listed: Option<(Instant, Vec<NodeModel>, Option<ModelProblem>)>,
+    /// Running replicas that the API server does not list.
+    pub absence: Option<Absence>,
 }
 
 /// Running replicas with the share of the chip's time that is reserved for their objectives.
@@ -130,7 +135,7 @@ impl SyncLoop {
     fn pass(&mut self, stopping: bool) -> Option<Timestamp> {
         let now = self.clock.now();
         let observed = self.observe();
-        let (desired, displaced) = self.desired(stopping);
+        let (desired, displaced) = self.desired(stopping, &observed);
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.apply(&desired, &plan);
         self.prefetch(&desired, &observed);
@@ -195,7 +200,7 @@ impl SyncLoop {
     }
 
     /// Returns the desired replicas, and the replicas that a manifest displaced.
-    fn desired(&mut self, stopping: bool) -> (Desired, Vec<Displaced>) {
+    fn desired(&mut self, stopping: bool, observed: &Observed) -> (Desired, Vec<Displaced>) {
         let mut displaced = Vec::new();
         let mut replicas: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
         match &self.sources.api {
@@ -216,6 +221,16 @@ impl SyncLoop {
                     if let Some(record) = known {
                         replicas.entry(key).or_insert_with(|| record.desired());
                     }
+                }
+                let absent = self.absent(&replicas, observed);
+                if let Some(fleet) = &self.sources.fleet
+                    && fleet.keeps(
+                        &mut self.absence,
+                        absent.keys().cloned().collect(),
+                        !replicas.is_empty(),
+                    )
+                {
+                    replicas.extend(absent);
                 }
             }
             // Until the first sync with the API server, the recorded specifications apply.
@@ -263,6 +278,25 @@ impl SyncLoop {
             })
             .collect();
         (Desired { replicas, stopping }, displaced)
+    }
+
+    /// Running replicas of the API server that it does not list. A deleted replica is listed until
+    /// its worker has exited, so these replicas were lost or removed by force.
+    fn absent(
+        &self,
+        listed: &BTreeMap<ReplicaKey, DesiredReplica>,
+        observed: &Observed,
+    ) -> BTreeMap<ReplicaKey, DesiredReplica> {
+        let runs = |key: &ReplicaKey| {
+            let seen = observed.replicas.get(key);
+            seen.is_some_and(|seen| matches!(seen.worker, WorkerState::Running | WorkerState::Unresponsive))
+        };
+        let records = self.workers.records();
+        records
+            .filter(|record| record.origin == Origin::Api)
+            .filter(|record| !listed.contains_key(&record.key) && runs(&record.key))
+            .map(|record| (record.key.clone(), record.desired()))
+            .collect()
     }
 
     /// Directories of all desired models, including models whose state is currently unknown.

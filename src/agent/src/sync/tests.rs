@@ -118,6 +118,7 @@ impl Fixture {
             clock,
             sources: Sources {
                 api: None,
+                fleet: None,
                 manifests: Some(manifests_rx),
                 probing,
                 probe,
@@ -134,6 +135,7 @@ impl Fixture {
             reports_tx,
             last_statuses: BTreeMap::new(),
             listed: None,
+            absence: None,
         };
         Self {
             directory,
