@@ -60,6 +60,12 @@ impl NodeReporter {
     pub(crate) async fn report(mut self, stop: CancellationToken) {
         let mut changed_rx = self.changes.subscribe();
         let mut attempts = Attempts::new("reporting the node");
+        // Before the first sync pass, the models of this node are unknown. An empty list would
+        // claim that it has none.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = self.reports_rx.changed() => {}
+        }
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
