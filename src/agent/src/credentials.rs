@@ -1,4 +1,5 @@
-//! Renewal of the node's client certificate.
+//! Credentials of the agent: renewal of the node's client certificate, and reload of a changed
+//! kubeconfig, for example after the machine joined a rebuilt control plane.
 
 use std::time::Duration;
 
@@ -16,15 +17,17 @@ use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::{Credentials, WriteKubeconfigError};
 use rooflet_pki::{NodeCertificate, NodeRequest, certificate_pem};
 
-/// Interval between checks of the certificate's age. It is short because Macs sleep and clocks
-/// change.
-const PERIOD: Duration = Duration::from_secs(600);
+/// Interval between attempts to renew the certificate.
+const RETRY: Duration = Duration::from_secs(600);
+/// Interval between checks of the kubeconfig and of the certificate's age.
+const PERIOD: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The credentials of a node that has joined, in the kubeconfig that `rooflet join` wrote.
+/// Credentials in the agent's kubeconfig.
 pub struct NodeCredentials {
     pub kubeconfig: Utf8PathBuf,
-    pub certificate: NodeCertificate,
+    /// Certificate of a node that has joined. `None` for other credentials, which are not renewed.
+    pub certificate: Option<NodeCertificate>,
     pub client: Client,
     pub renewable: Renewable,
     pub clock: Clock,
@@ -45,29 +48,93 @@ enum RenewError {
     Foreign,
 }
 
+/// Error of a changed kubeconfig.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error("reading the kubeconfig")]
+    Connect(#[from] ConnectError),
+    #[error("the kubeconfig is for node {node}: restart the agent to change the node's name")]
+    OtherNode { node: String },
+}
+
 impl NodeCredentials {
-    /// Renews the certificate whenever it is due, until `stop`.
+    /// Renews the certificate whenever it is due, and uses a changed kubeconfig, until `stop`.
     pub async fn keep(mut self, stop: CancellationToken) {
+        let mut content = self.read();
+        let mut next_renewal = Timestamp::MIN;
         loop {
-            if is_due(&self.certificate, self.clock.now()) {
+            let now = self.clock.now();
+            let due = self
+                .certificate
+                .as_ref()
+                .filter(|certificate| is_due(certificate, now));
+            if let Some(until) = due
+                .map(|certificate| certificate.not_after)
+                .filter(|_| now >= next_renewal)
+            {
                 match self.renew().await {
-                    Ok(()) => info!(until = %self.certificate.not_after, "renewed the node's certificate"),
+                    Ok(()) => info!("renewed the node's certificate"),
                     Err(err) => warn!(
                         error = %Chain(&err),
-                        until = %self.certificate.not_after,
-                        "failed to renew the node's certificate; retrying in {} min", PERIOD.as_secs() / 60
+                        %until,
+                        "failed to renew the node's certificate; retrying in {} min", RETRY.as_secs() / 60
                     ),
                 }
+                next_renewal = now + RETRY;
+                content = self.read();
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
             }
+            let current = self.read();
+            // A file that is missing or being written is read again later.
+            if current.is_some() && current != content {
+                content = current;
+                match self.reload().await {
+                    Ok(server) => {
+                        info!(%server, kubeconfig = %self.kubeconfig, "kubeconfig changed; reconnecting")
+                    }
+                    Err(err) => warn!(
+                        error = %Chain(&err),
+                        "changed kubeconfig is unusable; the agent keeps its previous credentials"
+                    ),
+                }
+            }
         }
     }
 
+    fn read(&self) -> Option<Vec<u8>> {
+        std::fs::read(&self.kubeconfig).ok()
+    }
+
+    /// Uses the current content of the kubeconfig. Returns the address of its server.
+    async fn reload(&mut self) -> Result<String, ReloadError> {
+        let source = KubeconfigSource::File(self.kubeconfig.clone());
+        let (server, _) = client::server_of(&source).await?;
+        let pem = client::client_certificate(&source).await?;
+        let certificate = pem
+            .and_then(|pem| NodeCertificate::read(&pem))
+            .filter(|certificate| certificate.node.is_some());
+        if let (Some(current), Some(new)) = (&self.certificate, &certificate)
+            && current.node != new.node
+        {
+            return Err(ReloadError::OtherNode {
+                node: new.node.clone().unwrap_or_default(),
+            });
+        }
+        self.renewable
+            .replace(client::connect(&source, &self.clock).await?);
+        self.certificate = certificate;
+        Ok(server.to_string())
+    }
+
     async fn renew(&mut self) -> Result<(), RenewError> {
-        let node = self.certificate.node.as_deref().ok_or(RenewError::Foreign)?;
+        let node = self
+            .certificate
+            .as_ref()
+            .and_then(|certificate| certificate.node.as_deref())
+            .ok_or(RenewError::Foreign)?;
         let request = NodeRequest::new(node).map_err(RenewError::Key)?;
         let signed = sign_node(&self.client, &request.request_pem, PATIENCE).await?;
         let renewed =
@@ -89,7 +156,7 @@ impl NodeCredentials {
         )?;
         self.renewable
             .replace(client::connect(&source, &self.clock).await?);
-        self.certificate = renewed;
+        self.certificate = Some(renewed);
         Ok(())
     }
 }

@@ -158,10 +158,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Some(path) => {
             let connecting = connect(&KubeconfigSource::File(path.clone()), &Clock::System).await;
             let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
-            Some(match certificate {
-                Some(certificate) => keep_credentials(client, path, certificate, &tasks),
-                None => client,
-            })
+            Some(keep_credentials(client, path, certificate, &tasks))
         }
         None => None,
     };
@@ -219,11 +216,12 @@ fn engine() -> String {
     return "no engine".to_owned();
 }
 
-/// Returns a client whose certificate is renewed while the tasks run.
+/// Returns a client that follows changes of the kubeconfig, and whose certificate is renewed, while
+/// the tasks run.
 fn keep_credentials(
     client: Client,
     kubeconfig: Utf8PathBuf,
-    certificate: NodeCertificate,
+    certificate: Option<NodeCertificate>,
     tasks: &Tasks,
 ) -> Client {
     let (client, renewable) = Renewable::new(client);
