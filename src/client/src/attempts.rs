@@ -15,6 +15,23 @@ pub struct Attempts {
     backoff: Backoff,
     /// Reason of the last logged failure, if no attempt has succeeded since.
     logged: Option<&'static str>,
+    repeats: Repeats,
+}
+
+/// Failures of the same kind in succession.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats(u32);
+
+impl Repeats {
+    /// First logged repetition. With the longest delay between attempts, this is after about a
+    /// minute; each following one takes twice as long.
+    const FIRST_LOGGED: u32 = 16;
+
+    /// Counts a failure. Returns whether it is logged: at first, and then at growing intervals.
+    pub(crate) fn is_logged(&mut self) -> bool {
+        self.0 = self.0.saturating_add(1);
+        self.0 == 1 || (self.0 >= Self::FIRST_LOGGED && self.0.is_power_of_two())
+    }
 }
 
 impl Attempts {
@@ -24,6 +41,7 @@ impl Attempts {
             what: what.into(),
             backoff: Backoff::default(),
             logged: None,
+            repeats: Repeats::default(),
         }
     }
 
@@ -35,10 +53,10 @@ impl Attempts {
         }
     }
 
-    /// Returns the delay before the next attempt. A failure with the same reason as the previous
-    /// one is logged at debug level only.
+    /// Returns the delay before the next attempt. Failures with the same reason as the previous one
+    /// are logged at growing intervals.
     pub fn failed(&mut self, err: &ApiError) -> Duration {
-        if self.is_new_reason(err) {
+        if self.is_to_log(err) {
             warn!(error = %Chain(err), "{} failed; retrying", self.what);
         } else {
             debug!(error = %Chain(err), "{} failed again", self.what);
@@ -46,12 +64,15 @@ impl Attempts {
         self.backoff.next_wait()
     }
 
-    fn is_new_reason(&mut self, err: &ApiError) -> bool {
+    fn is_to_log(&mut self, err: &ApiError) -> bool {
         // Conflicts are the expected result of a concurrent write.
         if matches!(err, ApiError::Conflict(_) | ApiError::AlreadyExists(_)) {
             return false;
         }
-        self.logged.replace(err.reason()) != Some(err.reason())
+        if self.logged.replace(err.reason()) != Some(err.reason()) {
+            self.repeats = Repeats::default();
+        }
+        self.repeats.is_logged()
     }
 }
 
@@ -75,9 +96,16 @@ mod tests {
             &forbidden,
             &unreachable,
         ]
-        .map(|err| attempts.is_new_reason(err));
+        .map(|err| attempts.is_to_log(err));
         assert_eq!(logged, [false, true, false, false, false, true, false, true]);
         attempts.succeeded();
-        assert!(attempts.is_new_reason(&unreachable));
+        assert!(attempts.is_to_log(&unreachable));
+    }
+
+    #[test]
+    fn repeats_a_lasting_failure_at_growing_intervals() {
+        let mut repeats = Repeats::default();
+        let logged: Vec<u32> = (1..=100).filter(|_| repeats.is_logged()).collect();
+        assert_eq!(logged, [1, 16, 32, 64]);
     }
 }

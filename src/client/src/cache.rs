@@ -29,6 +29,7 @@ pub use self::copy::ObjectKey;
 pub(crate) use self::copy::Unreadable;
 use self::feed::Feeds;
 pub use self::feed::{Change, Feed};
+use super::attempts::Repeats;
 use super::sleep::SleepDetector;
 use super::{ApiError, Backoff};
 use rooflet_base::clock::Clock;
@@ -211,7 +212,7 @@ pub fn watch_heeding<K: CachedKind>(
         let start = || watcher(api.clone(), config.clone()).backoff(Backoff::default());
         let mut events = std::pin::pin!(start());
         let mut clock_checks = tokio::time::interval(CLOCK_CHECK_PERIOD);
-        let mut failing = false;
+        let (mut failing, mut repeats) = (false, Repeats::default());
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
@@ -229,7 +230,7 @@ pub fn watch_heeding<K: CachedKind>(
                 None => return,
                 Some(Ok(event)) => {
                     if failing && matches!(event, watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
-                        failing = false;
+                        (failing, repeats) = (false, Repeats::default());
                         info!(kind, "watch recovered");
                     }
                     let is_change = match &event {
@@ -246,10 +247,10 @@ pub fn watch_heeding<K: CachedKind>(
                 }
                 Some(Err(err)) => {
                     let err = ApiError::from(&err);
-                    if failing {
+                    failing = true;
+                    if !repeats.is_logged() {
                         debug!(kind, error = %Chain(&err), "watch still failing");
                     } else {
-                        failing = true;
                         warn!(kind, error = %Chain(&err), "watch failed; serving cached objects and retrying");
                     }
                 }

@@ -24,11 +24,14 @@ pub enum ApiError {
     #[error("forbidden by the API server: {0}")]
     Forbidden(String),
     /// No server listens at the address.
-    #[error("API server refused the connection; check that it is running")]
-    Refused,
+    #[error("{server} refused the connection; check that it is running at this address")]
+    Refused { server: String },
     /// The server's certificate does not match the kubeconfig.
-    #[error("API server certificate is not trusted: {0}")]
-    Untrusted(String),
+    #[error(
+        "certificate of {server} is not trusted: {problem}; if the control plane was rebuilt, join again or \
+         replace the kubeconfig"
+    )]
+    Untrusted { server: String, problem: String },
     /// No complete response arrived.
     #[error("API server is unreachable: {0}")]
     Unreachable(String),
@@ -46,8 +49,8 @@ impl ApiError {
             Self::AlreadyExists(_) => "AlreadyExists",
             Self::Invalid(_) => "Invalid",
             Self::Forbidden(_) => "Forbidden",
-            Self::Refused => "Refused",
-            Self::Untrusted(_) => "Untrusted",
+            Self::Refused { .. } => "Refused",
+            Self::Untrusted { .. } => "Untrusted",
             Self::Unreachable(_) => "Unreachable",
             Self::Server { .. } => "ServerError",
         }
@@ -56,16 +59,25 @@ impl ApiError {
     /// Returns whether a retry of the same request can succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Refused | Self::Unreachable(_) => true,
+            Self::Refused { .. } | Self::Unreachable(_) => true,
             Self::Server { code, .. } => *code >= 500 || *code == 429,
             Self::NotFound(_)
             | Self::Conflict(_)
             | Self::AlreadyExists(_)
             | Self::Invalid(_)
             | Self::Forbidden(_)
-            | Self::Untrusted(_) => false,
+            | Self::Untrusted { .. } => false,
         }
     }
+}
+
+/// Failed request with the address of its server.
+#[derive(Debug, thiserror::Error)]
+#[error("request to API server {url}")]
+pub(crate) struct AtServer {
+    pub url: String,
+    #[source]
+    pub err: kube::Error,
 }
 
 impl From<&kube::Error> for ApiError {
@@ -74,26 +86,30 @@ impl From<&kube::Error> for ApiError {
             return Self::from(status.as_ref());
         }
         let mut innermost = err.to_string();
+        let mut server = "API server".to_owned();
         let mut source: Option<&(dyn Error + 'static)> = Some(err);
         while let Some(err) = source {
+            if let Some(AtServer { url, .. }) = err.downcast_ref() {
+                server = format!("API server {url}");
+            }
             if let Some(io) = err.downcast_ref::<io::Error>() {
                 if io.kind() == io::ErrorKind::ConnectionRefused {
-                    return Self::Refused;
+                    return Self::Refused { server };
                 }
                 if let Some(tls) = wrapped_tls(io) {
-                    return Self::from_tls(tls);
+                    return Self::from_tls(tls, server);
                 }
                 if io.raw_os_error().is_some() {
-                    return Self::Unreachable(explain(io, ""));
+                    return Self::Unreachable(format!("{server}: {}", explain(io, "")));
                 }
             }
             if let Some(tls) = err.downcast_ref::<rustls::Error>() {
-                return Self::from_tls(tls);
+                return Self::from_tls(tls, server);
             }
             innermost = err.to_string();
             source = err.source();
         }
-        Self::Unreachable(innermost)
+        Self::Unreachable(format!("{server}: {innermost}"))
     }
 }
 
@@ -120,7 +136,11 @@ impl From<&kube::core::Status> for ApiError {
             status.message.clone()
         };
         match status.code {
-            401 | 403 => Self::Forbidden(message),
+            401 => Self::Forbidden(format!(
+                "{message}: the server does not know these credentials, or they expired; join again or \
+                 replace the kubeconfig"
+            )),
+            403 => Self::Forbidden(message),
             404 => Self::NotFound(message),
             409 if status.is_already_exists() => Self::AlreadyExists(message),
             409 => Self::Conflict(message),
@@ -147,11 +167,12 @@ impl From<&kube::runtime::watcher::Error> for ApiError {
 }
 
 impl ApiError {
-    fn from_tls(err: &rustls::Error) -> Self {
+    fn from_tls(err: &rustls::Error, server: String) -> Self {
         if let rustls::Error::InvalidCertificate(why) = err {
-            Self::Untrusted(why.to_string())
+            let problem = why.to_string();
+            Self::Untrusted { server, problem }
         } else {
-            Self::Unreachable(err.to_string())
+            Self::Unreachable(format!("{server}: {err}"))
         }
     }
 }
@@ -182,5 +203,34 @@ mod tests {
             );
             assert!(err.to_string().contains("why"));
         }
+    }
+
+    #[test]
+    fn connection_errors_name_server_and_remedy() {
+        let at_server = |err: Box<dyn Error + Send + Sync>| {
+            let url = "https://10.0.0.1:7443".to_owned();
+            let err = kube::Error::Service(err);
+            let err = kube::Error::Service(Box::new(AtServer { url, err }));
+            ApiError::from(err).to_string()
+        };
+        let refused = at_server(Box::new(io::Error::from(io::ErrorKind::ConnectionRefused)));
+        assert_eq!(
+            refused,
+            "API server https://10.0.0.1:7443 refused the connection; check that it is running at this address"
+        );
+        let unknown = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let untrusted = at_server(Box::new(io::Error::other(unknown)));
+        assert!(
+            untrusted.contains("https://10.0.0.1:7443") && untrusted.contains("join again"),
+            "{untrusted}"
+        );
+        let silent = at_server("the connection was closed".into());
+        assert!(
+            silent.contains("https://10.0.0.1:7443: the connection was closed"),
+            "{silent}"
+        );
+        let status = Status::failure("Unauthorized", "Unauthorized").with_code(401);
+        let unauthorized = ApiError::from(kube::Error::Api(status.boxed())).to_string();
+        assert!(unauthorized.contains("join again"), "{unauthorized}");
     }
 }

@@ -13,6 +13,7 @@ use kube::{Client, Config};
 use tower::service_fn;
 use tracing::debug;
 
+use super::error::AtServer;
 use rooflet_base::clock::{Clock, Moment};
 use rooflet_base::mutex::lock;
 
@@ -45,6 +46,7 @@ impl SleepDetector {
 /// before the sleep keep their connections.
 pub(crate) fn renewing_client(config: Config, clock: Clock) -> kube::Result<Client> {
     let namespace = config.default_namespace.clone();
+    let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let client = Client::try_from(config.clone())?;
     let state = Arc::new(Mutex::new((SleepDetector::new(clock), client)));
     let current = move || -> kube::Result<Client> {
@@ -60,8 +62,11 @@ pub(crate) fn renewing_client(config: Config, clock: Clock) -> kube::Result<Clie
         Ok(client.clone())
     };
     let service = service_fn(move |request: Request<Body>| {
-        let client = current();
-        async move { client?.send(request).await }
+        let (client, url) = (current(), url.clone());
+        async move {
+            let sent = async { client?.send(request).await };
+            sent.await.map_err(|err| AtServer { url, err })
+        }
     });
     Ok(Client::new(service, namespace))
 }
