@@ -92,6 +92,19 @@ pub(super) struct Problem {
     pub(super) is_fault: bool,
 }
 
+/// Maximum time from a worker's exit to the condition that reports it.
+const EXIT_REPORT_DELAY: Duration = Duration::from_secs(60);
+
+/// Returns whether a worker's exit belongs to the current time without Ready. An earlier exit is
+/// not the reason: the replica was Ready since.
+fn is_of_this_outage(replica: &ModelReplica, finished_at: &str) -> bool {
+    let not_ready_since = condition(replica, condition_type::READY).map(|ready| ready.last_transition_time.0);
+    match (not_ready_since, finished_at.parse::<Timestamp>()) {
+        (Some(since), Ok(finished_at)) => finished_at + EXIT_REPORT_DELAY >= since,
+        (None, _) | (_, Err(_)) => true,
+    }
+}
+
 /// Returns the reason why the replica is not Ready, or `None` for a Ready replica.
 pub(super) fn problem(replica: &ModelReplica) -> Option<Problem> {
     if is_ready(replica) {
@@ -124,7 +137,10 @@ pub(super) fn problem(replica: &ModelReplica) -> Option<Problem> {
         .iter()
         .filter_map(|kind| condition(replica, kind))
         .find(|condition| condition.status != "True" && !condition.message.is_empty());
-    let termination = status.last_termination.filter(|_| failed || status.restarts > 0);
+    let termination = status
+        .last_termination
+        .filter(|_| failed || status.restarts > 0)
+        .filter(|termination| failed || is_of_this_outage(replica, &termination.finished_at));
     let unreachable =
         condition(replica, condition_type::READY).is_some_and(|ready| ready.reason == NODE_NOT_READY);
     let mut problem = Problem {
