@@ -10,6 +10,7 @@
 //! - A request is retried on another replica only before the first token of its response.
 //! - Prompts are stored as hashes only, and never logged.
 
+mod access;
 mod demand;
 mod dispatch;
 mod headers;
@@ -43,6 +44,7 @@ use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES};
 use rooflet_telemetry::trace::Tracer;
 
+pub use access::AccessLog;
 pub use request_router::{Assignment, Decision, QueuedRequest, RequestRouter};
 pub use routes::MAX_TRIES;
 
@@ -57,6 +59,14 @@ pub fn register_metrics(registry: &Registry) -> Result<()> {
     GatewayMetrics::register(registry).map(drop)
 }
 
+/// Access of clients to the gateway.
+#[derive(Debug, Clone, Default)]
+pub struct GatewayAccess {
+    /// Web origins whose pages may send requests.
+    pub allowed_origins: AllowedOrigins,
+    pub log: AccessLog,
+}
+
 /// Starts the gateway's tasks. The gateway serves on `listener` until `tasks` stop.
 ///
 /// Returns an error if a metric is already registered.
@@ -67,20 +77,21 @@ pub fn serve(
     tasks: &Tasks,
     registry: &Registry,
     tracer: Tracer,
-    allowed_origins: AllowedOrigins,
+    access: GatewayAccess,
 ) -> Result<()> {
     let metrics = GatewayMetrics::register(registry)?;
     let table_rx = watch_routes(tasks, client.clone(), &clock);
     let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
-    let gateway =
-        Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone()).with_tracer(tracer);
+    let gateway = Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone())
+        .with_tracer(tracer)
+        .with_access_log(access.log);
     let address = listener.local_addr().ok();
     let hostname = Host::Native.identity().hostname;
     let identity = format!(
         "{hostname}_{}",
         address.map(|address| address.to_string()).unwrap_or_default()
     );
-    let origin_rules = OriginRules::new(allowed_origins, address, [hostname]);
+    let origin_rules = OriginRules::new(access.allowed_origins, address, [hostname]);
     let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));
     let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());

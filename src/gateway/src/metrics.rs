@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
+use super::access::AccessEntry;
+use super::routing::length::Length;
 use super::state::Refusal;
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics::{
@@ -142,10 +144,11 @@ impl GatewayMetrics {
     }
 
     /// Starts the measurement of a request.
-    pub(super) fn start(&self, clock: &Clock, span: Option<Arc<OpenSpan>>) -> Measure {
+    pub(super) fn start(&self, clock: &Clock, span: Option<Arc<OpenSpan>>, access: AccessEntry) -> Measure {
         self.outstanding.inc();
         Measure {
             metrics: self.clone(),
+            access,
             clock: clock.clone(),
             span,
             started_at: clock.instant(),
@@ -159,6 +162,7 @@ impl GatewayMetrics {
 /// ended.
 pub(super) struct Measure {
     metrics: GatewayMetrics,
+    access: AccessEntry,
     clock: Clock,
     span: Option<Arc<OpenSpan>>,
     started_at: Instant,
@@ -192,12 +196,19 @@ impl Measure {
     pub(super) fn first_byte(&mut self) {
         if !self.first_byte_seen {
             self.first_byte_seen = true;
-            self.metrics.first_byte_seconds.observe(self.seconds());
+            let after = self.elapsed();
+            self.metrics.first_byte_seconds.observe(after.as_secs_f64());
+            self.access.set_first_byte(after);
         }
     }
 
-    fn seconds(&self) -> f64 {
-        (self.clock.instant() - self.started_at).as_secs_f64()
+    /// Records the length of a complete response.
+    pub(super) fn length(&mut self, length: Length) {
+        self.access.set_length(length);
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.clock.instant() - self.started_at
     }
 }
 
@@ -217,7 +228,8 @@ impl Drop for Measure {
         self.metrics
             .seconds
             .with_label_values(&[code])
-            .observe(self.seconds());
+            .observe(self.elapsed().as_secs_f64());
         self.metrics.outstanding.dec();
+        self.access.write(self.ended, self.elapsed());
     }
 }

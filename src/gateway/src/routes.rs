@@ -1,6 +1,6 @@
 //! Request handling: reads a request, routes it to a replica, and retries or falls back on failure.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,11 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use futures::future::{Either, select};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri};
 use tokio::sync::{oneshot, watch};
 use tracing::debug;
 
+use super::access::{AccessEntry, AccessLog};
 use super::dispatch::{Dispatcher, Slot};
 use super::headers;
 use super::metrics::GatewayMetrics;
@@ -60,6 +61,7 @@ pub(super) struct Gateway {
     metrics: GatewayMetrics,
     registry: Registry,
     tracer: Tracer,
+    access_log: AccessLog,
 }
 
 impl Gateway {
@@ -79,7 +81,12 @@ impl Gateway {
             metrics,
             registry,
             tracer: Tracer::default(),
+            access_log: AccessLog::default(),
         }
+    }
+
+    pub(super) fn with_access_log(self, access_log: AccessLog) -> Self {
+        Self { access_log, ..self }
     }
 
     pub(super) fn with_tracer(self, tracer: Tracer) -> Self {
@@ -133,7 +140,13 @@ impl Gateway {
     /// Forwards a request to a replica of its model. Retries on other replicas and fallback models.
     pub(super) async fn forward(self: Arc<Self>, request: Request) -> Result<Response, ApiError> {
         let span = self.span(&request).map(Arc::new);
-        let mut measure = self.metrics.start(&self.clock, span.clone());
+        let access = AccessEntry::new(
+            self.access_log,
+            request.uri().path(),
+            request.headers(),
+            address_of(request.extensions()),
+        );
+        let mut measure = self.metrics.start(&self.clock, span.clone(), access.clone());
         let uri = request.uri().clone();
         let (head_tx, head_rx) = oneshot::channel();
         let early = async {
@@ -148,7 +161,7 @@ impl Gateway {
         };
         let gateway = Arc::clone(&self);
         let request_span = span.clone();
-        let outcome = async move { gateway.serve(request, request_span, head_tx).await }.boxed();
+        let outcome = async move { gateway.serve(request, request_span, access, head_tx).await }.boxed();
         let outcome = match select(outcome, std::pin::pin!(early)).await {
             Either::Left((outcome, _)) => outcome,
             Either::Right((head, outcome)) => {
@@ -215,6 +228,7 @@ impl Gateway {
         &self,
         request: Request,
         span: Option<Arc<OpenSpan>>,
+        access: AccessEntry,
         head_tx: oneshot::Sender<http::response::Parts>,
     ) -> Result<Answered, ModelError> {
         let table = self.table()?;
@@ -233,10 +247,8 @@ impl Gateway {
         if let Some(span) = &span {
             span.set(trace::REQUEST_MODEL, model.name.as_str());
         }
-        let address = parts
-            .extensions
-            .get::<ConnectInfo<SocketAddr>>()
-            .map(|ConnectInfo(address)| address.ip());
+        access.set_model(&model.name);
+        let address = address_of(&parts.extensions);
         let info = RequestInfo::new(parts.uri.path(), &parts.headers, &parsed.body, address);
         let deadline = began + info.max_wait(model.routing.queue_timeout);
         // Workers use the served name without the namespace.
@@ -245,7 +257,7 @@ impl Gateway {
         } else {
             parsed.for_model(&model.name)
         };
-        let mut incoming = Incoming::new(parts, body, info, began, span, head_tx);
+        let mut incoming = Incoming::new(parts, body, info, began, span, access, head_tx);
         if let Some(kept) = &incoming.info.kept {
             return self.try_owner(&incoming, model, kept).await;
         }
@@ -456,6 +468,7 @@ impl Gateway {
     ) -> Result<Answered, AttemptError> {
         let target = &slot.replica.target;
         let replica = format!("{}/{}", target.namespace, target.replica);
+        incoming.access.set_attempt(&replica, queued);
         let headers = headers::of_response(&replica, queued, incoming.fallback.as_ref());
         let span = incoming.span.as_ref().map(|span| {
             let span = span.child(incoming.parts.method.as_str(), SpanKind::Client);
@@ -557,6 +570,12 @@ impl Gateway {
         let left = deadline.saturating_duration_since(self.clock.instant());
         refusal::of(model, refusal, left)
     }
+}
+
+/// Returns the client's IP address, if known.
+fn address_of(extensions: &Extensions) -> Option<IpAddr> {
+    let info = extensions.get::<ConnectInfo<SocketAddr>>();
+    info.map(|ConnectInfo(address)| address.ip())
 }
 
 /// Returns the agent's proxy path for a request to the replica.

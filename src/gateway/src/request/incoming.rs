@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
 
 use super::info::RequestInfo;
+use crate::access::AccessEntry;
 use crate::headers;
 use rooflet_base::mutex::lock;
 use rooflet_telemetry::trace::OpenSpan;
@@ -28,6 +29,7 @@ pub(crate) struct Incoming {
     pub(crate) info: RequestInfo,
     pub(crate) began: Instant,
     pub(crate) span: Option<Arc<OpenSpan>>,
+    pub(crate) access: AccessEntry,
     /// Fallback model that serves the request in place of the requested model.
     pub(crate) fallback: Option<HeaderValue>,
     /// Receives the response head of a stream before its first token.
@@ -43,6 +45,7 @@ impl Incoming {
         info: RequestInfo,
         began: Instant,
         span: Option<Arc<OpenSpan>>,
+        access: AccessEntry,
         head_tx: oneshot::Sender<http::response::Parts>,
     ) -> Self {
         Self {
@@ -51,6 +54,7 @@ impl Incoming {
             info,
             began,
             span,
+            access,
             fallback: None,
             head: Mutex::new(Some(head_tx)),
             failed_replicas: AtomicUsize::new(0),

@@ -180,7 +180,9 @@ impl Tracked {
         }
         self.measure.ended(self.status);
         if self.status.is_success() {
-            slot.finished(self.observed.length(self.body.is_stream));
+            let length = self.observed.length(self.body.is_stream);
+            self.measure.length(length);
+            slot.finished(length);
         } else {
             slot.rejected();
         }

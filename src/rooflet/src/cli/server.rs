@@ -19,6 +19,7 @@ use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
+use rooflet_gateway::{AccessLog, GatewayAccess};
 use rooflet_host::{Host, sleep};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_simulation::{Scenario, machines};
@@ -45,6 +46,10 @@ pub(crate) struct Args {
     /// are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
+    /// Requests with a line in the gateway's log: `all`, `errors` (failed or cancelled) or `off`.
+    /// The lines never contain prompts or answers.
+    #[arg(long, value_name = "MODE", env = "ROOFLET_ACCESS_LOG", default_value = "all")]
+    access_log: AccessLog,
     /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
@@ -111,7 +116,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         },
         reserve_node_failures: args.reserve_node_failures.into(),
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
-        allowed_origins: args.allowed_origins.unwrap_or_default(),
+        gateway_access: GatewayAccess {
+            allowed_origins: args.allowed_origins.unwrap_or_default(),
+            log: args.access_log,
+        },
         api_server: api_server(args.kubeconfig, environment::is_set("KUBECONFIG")),
     };
     let never_serves = || false;

@@ -26,9 +26,9 @@ use rooflet_client::{ConnectError, KubeconfigSource};
 use rooflet_controller as controller;
 use rooflet_controller::ControllerConfig;
 use rooflet_gateway as gateway;
+use rooflet_gateway::GatewayAccess;
 use rooflet_host as host;
 use rooflet_host::Host;
-use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki as pki;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
@@ -67,8 +67,7 @@ pub(crate) struct ServerConfig {
     pub(crate) reserve_node_failures: usize,
     /// Access to the model hub of `hf://` sources.
     pub(crate) hub: HubAccess,
-    /// Web origins whose pages may send requests to the gateway.
-    pub(crate) allowed_origins: AllowedOrigins,
+    pub(crate) gateway_access: GatewayAccess,
     /// Another API server, for processes without the role apiserver.
     pub(crate) api_server: Option<KubeconfigSource>,
 }
@@ -169,8 +168,8 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     }
     if let Some(listener) = gateway_listener {
         let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
-        let allowed = config.allowed_origins.clone();
-        gateway::serve(listener, client, clock, tasks, &registry, tracer, allowed)?;
+        let access = config.gateway_access.clone();
+        gateway::serve(listener, client, clock, tasks, &registry, tracer, access)?;
     }
     Ok(())
 }
