@@ -1,6 +1,8 @@
-//! Linux only: lets the binary and the tests find the libmlx.so that `cargo xtask setup` prepared.
+//! Linux: lets the binary and the tests find the libmlx.so that `cargo xtask setup` prepared.
+//! macOS: copies MLX's Metal kernels beside the binary.
 
-use std::env;
+use std::path::Path;
+use std::{env, fs, io};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -8,4 +10,21 @@ fn main() {
     if let Ok(libdir) = env::var("DEP_ROOFLET_MLX_LIBDIR") {
         println!("cargo::rustc-link-arg=-Wl,-rpath,{libdir}");
     }
+    // Absent on Linux.
+    if let (Ok(metallib), Ok(out)) = (env::var("DEP_ROOFLET_MLX_METALLIB"), env::var("OUT_DIR")) {
+        println!("cargo::rerun-if-changed={metallib}");
+        // OUT_DIR is PROFILE/build/PACKAGE/out, and the binary is in PROFILE.
+        if let Some(profile) = Path::new(&out).ancestors().nth(3)
+            && let Err(err) = install(Path::new(&metallib), &profile.join("mlx.metallib"))
+        {
+            println!("cargo::warning=copying {metallib} beside the binary: {err}");
+        }
+    }
+}
+
+/// Replaces the file by a rename, because workers of an older build may have mapped it.
+fn install(from: &Path, to: &Path) -> io::Result<()> {
+    let partial = to.with_extension("metallib.partial");
+    fs::copy(from, &partial)?;
+    fs::rename(partial, to)
 }

@@ -1,14 +1,14 @@
-//! `cargo xtask setup`: prepares MLX on Linux.
+//! `cargo xtask setup`: prepares MLX on Linux, and selects the target of the build on a Mac.
 //!
-//! On a Mac, the build script of mlx-sys builds MLX, and there is nothing to prepare. That script
-//! supports only macOS. On Linux, this task overrides it: it prepares MLX's CPU build (a wheel),
-//! mlx-c and its Rust declarations in a prefix, and writes `.cargo/mlx-linux.generated.toml`, which
-//! configures cargo to use the prefix.
+//! On a Mac, the build script of mlx-sys builds MLX. That script supports only macOS. On Linux, this
+//! task overrides it: it prepares MLX's CPU build (a wheel), mlx-c and its Rust declarations in a
+//! prefix, and writes `.cargo/mlx-linux.generated.toml`, which configures cargo to use the prefix.
 //!
 //! The prefix is in the user's cache directory, and all checkouts share it. Its name contains a hash
 //! of everything it is built from. It is built in a temporary directory and renamed when complete.
 
 mod bindings;
+mod macos_target;
 mod mlx_c;
 mod prefix;
 mod prerequisites;
@@ -125,6 +125,7 @@ fn write_cargo_config(progress: &Progress, root: &Path, text: &str) -> Result<()
 
 fn check_mac(progress: &Progress) -> Result<()> {
     prerequisites::check(prerequisites::MACOS_BUILD)?;
+    macos_target::select(progress)?;
     progress.print(
         "this Mac is ready: `cargo build` downloads MLX from github.com and developer.apple.com and builds it \
          (some minutes)",

@@ -381,6 +381,11 @@ impl Agent {
             endpoint: self.config.endpoint.clone(),
             quiet_hours: self.config.quiet_hours.clone(),
             wired: shared.wired.clone(),
+            // The chip of a simulated machine is not the one that computes.
+            matrix_unit_kernels: match &self.config.simulated {
+                Some(_) => None,
+                None => self.config.matrix_unit_kernels,
+            },
             simulated: self.config.simulated.clone(),
             clock: self.clock.clone(),
             cache: side.nodes.clone(),

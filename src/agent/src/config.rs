@@ -30,6 +30,9 @@ pub struct AgentConfig {
     /// Name and version of the inference engine that workers run, such as `mlx 0.32.2`.
     /// Measurements and quarantine are valid for one engine version only.
     pub engine: String,
+    /// True if the engine has kernels for the matrix units of GPUs. `None` if workers do not compute
+    /// on a GPU of this machine.
+    pub matrix_unit_kernels: Option<bool>,
     /// Time that workers get to finish in-flight requests when the agent stops.
     pub grace: Duration,
     /// Maximum time that workers get to finish in-flight requests when their replicas are replaced,

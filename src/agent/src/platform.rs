@@ -191,6 +191,7 @@ mod tests {
             allowed_origins: Default::default(),
             quiet_hours: Default::default(),
             engine: "mlx 0.0.0".to_owned(),
+            matrix_unit_kernels: None,
             program: "/bin/rooflet".into(),
             grace: Duration::ZERO,
             answer_grace: Duration::ZERO,

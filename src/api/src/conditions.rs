@@ -55,6 +55,8 @@ pub mod condition_type {
     pub const LOW_POWER_MODE: &str = "LowPowerMode";
     /// Less memory is allocatable because the machine has crashed.
     pub const MEMORY_REDUCED: &str = "MemoryReduced";
+    /// The GPU has matrix units, and the engine does not use them.
+    pub const MATRIX_UNITS_UNUSED: &str = "MatrixUnitsUnused";
     /// The machine must be restarted.
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
     /// The replica will be evicted after its replacement is ready.

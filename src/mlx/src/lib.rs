@@ -12,6 +12,7 @@ pub mod gated_delta;
 mod kernel;
 pub mod kernel_check;
 pub mod load;
+pub mod metallib;
 pub mod probe;
 pub mod quantized;
 mod sys;
@@ -21,10 +22,13 @@ pub use mlx_rs;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype};
 
-/// Sets environment variables of MLX that the user has not set. Must be called before the process
-/// starts a second thread.
+/// Sets environment variables of MLX that the user has not set, and the path of its Metal kernels.
+/// Must be called before the process starts a second thread and before any other call of MLX.
 pub fn set_environment() {
     sys::set_environment();
+    if let Some(path) = metallib::path() {
+        sys::set_metallib(path);
+    }
 }
 
 /// Writes `part` into `buffer`, `[rows, heads, capacity, size]`, from token `start` on. In place if

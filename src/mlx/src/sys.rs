@@ -1,7 +1,9 @@
 //! Calls of MLX's C interface that mlx-rs does not wrap.
 #![expect(unsafe_code, reason = "calls MLX's C interface")]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use mlx_rs::error::{Exception, Result};
 use mlx_rs::{Array, Dtype, Stream};
@@ -26,6 +28,14 @@ pub(super) fn set_environment() {
         // SAFETY: the caller guarantees that there is no other thread, so nothing reads the
         // environment meanwhile.
         unsafe { std::env::set_var(NAME, CUDA_GRAPHS) };
+    }
+}
+
+/// Sets the file of Metal kernels that MLX uses. No effect without a Metal backend.
+pub(super) fn set_metallib(path: &Path) {
+    if let Ok(path) = CString::new(path.as_os_str().as_bytes()) {
+        // SAFETY: MLX copies the C string. The call cannot fail: it assigns to a string.
+        unsafe { mlx_sys::mlx_metal_set_metallib_path(path.as_ptr()) };
     }
 }
 

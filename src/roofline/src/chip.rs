@@ -2,6 +2,7 @@
 //! one brand string differ in GPU cores and, for some, in memory size.
 
 pub(super) mod chip_match;
+mod matrix_units;
 pub mod naming;
 
 use std::borrow::Cow;
@@ -10,6 +11,7 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+pub use matrix_units::MatrixUnits;
 use rooflet_api::v1alpha1::Chip;
 use rooflet_base::units::{Bytes, BytesPerSecond};
 

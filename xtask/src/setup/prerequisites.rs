@@ -17,7 +17,7 @@ const CMAKE: &[u32] = &[3, 25];
 /// Oldest glibc that the wheel of MLX runs with.
 const GLIBC: &[u32] = &[2, 35];
 /// First SDK that compiles kernels for the matrix units of an M5.
-const MATRIX_UNITS_SDK: &[u32] = &[26, 2];
+pub(super) const MATRIX_UNITS_SDK: &[u32] = &[26, 2];
 
 /// Result for one prerequisite: what was found, or the problem with its remedy.
 type Finding = Result<String, String>;
@@ -176,7 +176,7 @@ fn first_line(found: Option<&str>) -> Option<String> {
 }
 
 /// Numbers of a version, such as `[3, 31, 5]` of `3.31.5-rc1`.
-fn numbers(version: &str) -> Vec<u32> {
+pub(super) fn numbers(version: &str) -> Vec<u32> {
     let word = version.split_whitespace().next().unwrap_or_default();
     let number = |part: &str| {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();

@@ -13,6 +13,7 @@ use crate::workers::crash::reduction_percent;
 use rooflet_api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Truth, condition_type, is_true};
 use rooflet_api::v1alpha1::{PlausibilityVerdict, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
+use rooflet_roofline::chip::{self, MatrixUnits};
 
 /// Disk pressure begins below this share of free space, in percent.
 const LOW_PERCENT: u64 = 5;
@@ -67,6 +68,7 @@ pub(crate) fn conditions<'a>(
         reboot_required(facts, before),
         low_power_mode(facts),
         memory_reduced(facts, before),
+        matrix_units_unused(facts),
         Some(probe_fresh(facts, now)),
     ]
     .into_iter()
@@ -198,6 +200,22 @@ fn memory_reduced<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<Nod
             ),
         )),
     }
+}
+
+/// Returns `None` unless workers compute on a GPU with matrix units.
+fn matrix_units_unused<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
+    let is_built = facts.matrix_unit_kernels?;
+    let chip = chip::of_machine(&facts.identity.chip, facts.memory.total).ok()?;
+    let units = MatrixUnits::of(&chip, &facts.identity.operating_system, is_built)?;
+    let kind = condition_type::MATRIX_UNITS_UNUSED;
+    let unused = |reason, remedy| NodeCondition::new(kind, Truth::True, reason, format!("{units}; {remedy}"));
+    Some(match (units, units.remedy()) {
+        (MatrixUnits::SystemTooOld, Some(remedy)) => unused("SystemTooOld", remedy),
+        (MatrixUnits::NotBuilt, Some(remedy)) => unused("KernelsNotBuilt", remedy),
+        (MatrixUnits::Used | MatrixUnits::SystemTooOld | MatrixUnits::NotBuilt, _) => {
+            NodeCondition::new(kind, Truth::False, "MatrixUnitsUsed", "")
+        }
+    })
 }
 
 /// Returns `None` for a machine without a lid.

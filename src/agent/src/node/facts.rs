@@ -19,6 +19,9 @@ pub struct NodeFacts<'a> {
     pub leaked: Option<Bytes>,
     /// True during quiet hours.
     pub quiet: bool,
+    /// True if the engine has kernels for the matrix units of GPUs. `None` if workers do not compute
+    /// on a GPU of this machine.
+    pub matrix_unit_kernels: Option<bool>,
     pub endpoint: &'a str,
     pub probe: &'a ProbeState,
     pub reports: &'a Reports,

@@ -46,6 +46,7 @@ pub(crate) struct NodeReporter {
     pub endpoint: String,
     pub quiet_hours: QuietHours,
     pub(crate) wired: WiredWatch,
+    pub matrix_unit_kernels: Option<bool>,
     pub simulated: Option<SimulatedMachine>,
     pub clock: Clock,
     pub cache: Cache<FleetNode>,
@@ -145,6 +146,7 @@ impl NodeReporter {
             presence: self.host.presence(),
             leaked,
             quiet: self.quiet_hours.contain(self.clock.time_of_day()),
+            matrix_unit_kernels: self.matrix_unit_kernels,
             endpoint: &self.endpoint,
             probe: &self.probe_rx.latest(),
             reports: &self.reports_rx.latest(),
@@ -178,6 +180,7 @@ impl NodeReporter {
             condition_type::REBOOT_REQUIRED,
             condition_type::LOW_POWER_MODE,
             condition_type::MEMORY_REDUCED,
+            condition_type::MATRIX_UNITS_UNUSED,
             condition_type::PROBE_FRESH,
         ] {
             let (was, is) = (

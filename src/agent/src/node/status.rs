@@ -186,6 +186,7 @@ mod tests {
             presence: Presence::default(),
             leaked: None,
             quiet: false,
+            matrix_unit_kernels: None,
             endpoint: "http://127.0.0.1:1",
             probe: &probe,
             reports: &reports,
@@ -327,6 +328,56 @@ mod tests {
              ThermalPressure=False/ThermalStateNominal OnBattery=False/ExternalPower UserPresent=True/UserActive \
              QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
         );
+    }
+
+    #[test]
+    fn reports_matrix_units_that_the_engine_does_not_use() {
+        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours";
+        for (chip, system, is_built, expect) in [
+            (
+                "Apple M5",
+                "macOS 26.2",
+                Some(true),
+                "MatrixUnitsUnused=False/MatrixUnitsUsed ",
+            ),
+            (
+                "Apple M5",
+                "macOS 26.2",
+                Some(false),
+                "MatrixUnitsUnused=True/KernelsNotBuilt ",
+            ),
+            (
+                "Apple M5",
+                "macOS 26.1",
+                Some(true),
+                "MatrixUnitsUnused=True/SystemTooOld ",
+            ),
+            ("Apple M5", "macOS 26.2", None, ""),
+            ("Apple M4", "macOS 26.2", Some(false), ""),
+        ] {
+            let status = check(
+                |facts| {
+                    let mut identity = facts.identity.clone();
+                    identity.chip.name = chip.to_owned();
+                    identity.chip.gpu_cores = Some(10);
+                    identity.chip.development = false;
+                    identity.operating_system = system.to_owned();
+                    facts.identity = Box::leak(Box::new(identity));
+                    facts.matrix_unit_kernels = is_built;
+                },
+                &format!("{usual} {expect}ProbeFresh=False/NotMeasured"),
+            );
+            let unused = status
+                .conditions
+                .iter()
+                .find(|one| one.type_ == "MatrixUnitsUnused");
+            let message = unused.map_or("", |one| one.message.as_str());
+            assert_eq!(
+                message.contains("cargo xtask setup"),
+                expect.contains("True"),
+                "{message}"
+            );
+        }
     }
 
     #[test]

@@ -188,6 +188,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             )
         })?,
         engine: engine(),
+        matrix_unit_kernels: matrix_unit_kernels(),
         grace: Duration::from_secs(args.grace_seconds),
         answer_grace: Duration::from_secs(args.answer_grace_seconds),
         keep_workers: args.keep_workers,
@@ -209,11 +210,27 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 /// Name and version of the engine in this build. The version is that of the loaded library, which
 /// can change without a new version of rooflet.
+#[cfg(feature = "mlx")]
 fn engine() -> String {
+    let kernels = match matrix_unit_kernels() {
+        Some(true) => " with kernels for matrix units",
+        Some(false) | None => "",
+    };
+    format!("mlx {}{kernels}", rooflet_mlx::device::engine_version())
+}
+
+#[cfg(not(feature = "mlx"))]
+fn engine() -> String {
+    "no engine".to_owned()
+}
+
+/// Returns whether the engine in this build has kernels for matrix units; `None` if it is not built
+/// for Metal.
+fn matrix_unit_kernels() -> Option<bool> {
     #[cfg(feature = "mlx")]
-    return format!("mlx {}", rooflet_mlx::device::engine_version());
+    return rooflet_mlx::metallib::build().map(|build| build.has_matrix_units);
     #[cfg(not(feature = "mlx"))]
-    return "no engine".to_owned();
+    return None;
 }
 
 /// Returns a client that follows changes of the kubeconfig, and whose certificate is renewed, while

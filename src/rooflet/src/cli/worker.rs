@@ -93,6 +93,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if args.stop_with_stdin {
         shutdown::on_stdin_end(&tasks)?;
     }
+    if let Some(problem) = rooflet_mlx::metallib::problem() {
+        warn!(problem, "the engine may fail: wrong file of Metal kernels");
+    }
     let listen = match (args.socket, args.listen) {
         (Some(path), _) => Listen::Unix(path),
         (None, Some(address)) => Listen::Tcp(address),

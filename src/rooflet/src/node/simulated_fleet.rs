@@ -123,6 +123,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         endpoint,
         quiet_hours: machine.class.quiet_hours.clone(),
         engine: "none".to_owned(),
+        matrix_unit_kernels: None,
         program: fleet.program.clone(),
         grace: GRACE,
         answer_grace: ANSWER_GRACE,

@@ -212,6 +212,7 @@ impl World<'_> {
                 .class
                 .quiet_hours
                 .contain(state.time_of_day(self.clock())),
+            matrix_unit_kernels: None,
             endpoint: &endpoint,
             probe: &probe,
             reports: &state.reports,
