@@ -61,19 +61,24 @@ impl Prefill {
                 self.outcomes.extend(ids.zip(outcomes));
                 self.first_tokens.extend(first_tokens);
             }
-            Err(err) if rows.len() == 1 && !is_retried(&err, rows[0].0) => {
-                self.interrupted |= err.is_interruption();
-                self.outcomes.push((rows[0].0.id(), Err(err)));
-            }
-            // A failing prompt must not end the others.
-            Err(err) => {
-                self.interrupted |= err.is_interruption();
-                tracing::warn!(error = %err, rows = rows.len(), "prefill failed, retrying each prompt separately");
-                for (row, _) in rows {
-                    row.restart_isolated(model);
-                    self.outcomes.push((row.id(), Ok(Prefilled::Retry)));
-                }
-            }
+            Err(err) => self.failed(model, rows, err),
+        }
+    }
+
+    /// Handles a failed pass over these prompts.
+    pub(super) fn failed(&mut self, model: &Decoder, rows: &mut [(&mut Sequence, usize)], err: StepError) {
+        self.interrupted |= err.is_interruption();
+        if let [(row, _)] = rows
+            && !is_retried(&err, row)
+        {
+            self.outcomes.push((row.id(), Err(err)));
+            return;
+        }
+        // A failing prompt must not end the others.
+        tracing::warn!(error = %err, rows = rows.len(), "prefill failed, retrying each prompt separately");
+        for (row, _) in rows {
+            row.restart_isolated(model);
+            self.outcomes.push((row.id(), Ok(Prefilled::Retry)));
         }
     }
 }

@@ -17,6 +17,7 @@ use rooflet_base::clock::Clock;
 use rooflet_inference_api::openai::request::Stopping;
 use rooflet_mlx as mlx;
 use rooflet_mlx::load::Weights;
+use rooflet_mlx::mlx_rs::error::Exception;
 use rooflet_model::config::FloatType;
 use rooflet_text::reasoning::ReasoningMarkers;
 
@@ -353,4 +354,80 @@ fn echo_is_sent_once() {
     }
     assert!(matches!(events.try_recv(), Ok(Event::Piece(piece)) if piece.text == "abcde"));
     assert!(events.try_recv().is_err());
+}
+
+/// Outcomes of the failure of a pass over these sequences, and whether it reduces later chunks.
+fn fail(
+    subject: &Subject,
+    sequences: &mut [Sequence],
+    why: &str,
+) -> (Vec<std::result::Result<Prefilled, String>>, bool) {
+    let mut prefill = Prefill::default();
+    let mut rows: Vec<_> = sequences.iter_mut().map(|sequence| (sequence, 4)).collect();
+    let err = StepError::from(Exception::custom(why));
+    prefill.failed(&subject.model, &mut rows, err);
+    let outcomes = prefill.outcomes.into_iter();
+    let outcomes = outcomes.map(|(_, outcome)| outcome.map_err(|err| err.to_string()));
+    (outcomes.collect(), prefill.interrupted)
+}
+
+#[test]
+fn prompt_whose_command_was_stopped_is_repeated_once() {
+    const STOPPED: &str = "[METAL] Command buffer execution failed: Caused GPU Timeout Error \
+        (00000002:kIOGPUCommandBufferCallbackErrorTimeout).";
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let answer = |sequence: &mut Sequence, first: Choice| {
+        let mut batch = Batch::default();
+        batch.join(vec![sequence.id()], first);
+        let mut tokens = vec![Vec::new(); 2];
+        run(
+            &subject,
+            &mut batch,
+            std::slice::from_mut(sequence),
+            &mut tokens,
+            5,
+        );
+        tokens.swap_remove(1)
+    };
+    let (mut undisturbed, first) = subject.start(1, sampling(0));
+    let expect = answer(&mut undisturbed, first);
+    let mut sequence = subject.sequence(1, sampling(0));
+    // The first chunk is computed, the second one is stopped.
+    Prefill::new(&subject.model, vec![(&mut sequence, 4)]);
+    let stopped = fail(&subject, std::slice::from_mut(&mut sequence), STOPPED);
+    assert!(matches!(stopped, (outcomes, true) if matches!(outcomes[..], [Ok(Prefilled::Retry)])));
+    assert!(sequence.prompt.prefilled() == 0 && sequence.prompt.is_isolated());
+    // The second attempt computes the same answer in smaller chunks.
+    Prefill::new(&subject.model, vec![(&mut sequence, 1)]);
+    let mut last = Prefill::new(&subject.model, vec![(&mut sequence, 1000)]);
+    let (_, first) = last.first_tokens.pop().expect("the last chunk");
+    let repeated = answer(&mut sequence, first);
+    assert!(
+        repeated.len() == 5 && repeated == expect,
+        "{repeated:?} {expect:?}"
+    );
+    // A second stop ends the request.
+    let (outcomes, reduced) = fail(&subject, std::slice::from_mut(&mut sequence), STOPPED);
+    assert!(
+        reduced && matches!(&outcomes[..], [Err(err)] if err.contains("GPU Timeout")),
+        "{outcomes:?}"
+    );
+}
+
+#[test]
+fn other_failures_of_one_prompt_are_not_repeated() {
+    const FAILED: &str = "[METAL] Command buffer execution failed: Insufficient Memory \
+        (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)";
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let mut sequences = [0, 1].map(|id| subject.sequence(id, sampling(0)));
+    let (outcomes, reduced) = fail(&subject, &mut sequences[..1], FAILED);
+    assert!(!reduced && matches!(outcomes[..], [Err(_)]), "{outcomes:?}");
+    // Of several prompts, only one may be the cause.
+    let (outcomes, reduced) = fail(&subject, &mut sequences, FAILED);
+    assert!(
+        !reduced && matches!(outcomes[..], [Ok(Prefilled::Retry), Ok(Prefilled::Retry)]),
+        "{outcomes:?}"
+    );
 }
