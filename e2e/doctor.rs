@@ -53,6 +53,11 @@ fn report_contains_no_names_or_paths() {
         "engine",
         "product in bfloat16",
         "memory bandwidth",
+        "worker processes",
+        "addresses",
+        "proxy",
+        "model hub",
+        "clock",
     ] {
         assert!(
             statuses.iter().any(|(found, _)| found == name),
@@ -72,6 +77,17 @@ fn report_contains_no_names_or_paths() {
             "{private} is in {text}"
         );
     }
+}
+
+#[test]
+fn only_a_mac_has_daemons_of_launchd() {
+    if cfg!(target_os = "macos") {
+        return;
+    }
+    let output = doctor(&["--as-daemon"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("--as-daemon: only macOS has launchd"), "{error}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! index, and the header of each weight file, but no tensor data.
 
 mod access;
+mod reach;
 
 use std::fmt;
 use std::pin::pin;

@@ -197,7 +197,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Claim(args) => return claim::run(&args),
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
-        Command::Doctor(args) => return doctor::run(&args),
+        Command::Doctor(args) => return block_on(doctor::run(args)),
         // Times of network reads are accurate only if reader and clock share a thread.
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),

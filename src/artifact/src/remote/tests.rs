@@ -362,3 +362,35 @@ async fn total_size_of_headers_is_limited() {
         "{read:?}"
     );
 }
+
+#[tokio::test]
+async fn hub_is_reached_without_credentials_whatever_it_answers() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = Server {
+        error: Some((StatusCode::FORBIDDEN, "Blocked")),
+        ..Server::default()
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let hub = HubAccess {
+        endpoint: format!("http://{}", listener.local_addr().unwrap())
+            .parse()
+            .unwrap(),
+        credentials: Some(Credentials::Token("secret".to_owned())),
+    };
+    let serving = axum::serve(
+        listener,
+        Router::new().fallback(answer).with_state(server.clone()),
+    );
+    let date = tokio::select! {
+        date = hub.reach() => date.unwrap(),
+        _ = serving.into_future() => unreachable!("the server does not stop"),
+    };
+    assert!(date.is_some_and(|date| date.ends_with(" GMT")));
+    assert_eq!(server.requests()[0].token, None);
+    let err = HubAccess::unreachable().reach().await.unwrap_err();
+    assert!(
+        !Chain(&err).to_string().contains("127.0.0.1:9/"),
+        "no address: {}",
+        Chain(&err)
+    );
+}

@@ -1,10 +1,17 @@
 //! `rooflet doctor`: checks this machine and prints remedies.
 
+mod binary;
 mod check;
+mod daemon;
 mod engine;
 mod files;
 mod machine;
+mod network;
 mod panics;
+mod processes;
+mod sleep_settings;
+mod system_command;
+mod text;
 
 use std::fs;
 
@@ -12,12 +19,12 @@ use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
-use self::check::{Check, Status};
-use super::ui::Table;
+use self::check::{Area, Check, Status};
 use super::ui::output::Output;
 use super::{Failure, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
+use rooflet_base::file;
 use rooflet_host::Host;
 use rooflet_host::facts::RecordedFacts;
 
@@ -32,11 +39,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     save: Option<Utf8PathBuf>,
     /// Check the machine of a saved report instead of this one.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "quick"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "quick", "as_daemon"])]
     recorded: Option<Utf8PathBuf>,
     /// Skip the checks of the engine, which take about 20 seconds.
     #[arg(long)]
     quick: bool,
+    /// On a Mac, run the checks in a job of launchd, and list those whose status differs in this
+    /// session.
+    #[arg(long)]
+    as_daemon: bool,
     /// Directory of local models.
     #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
     model_dir: Option<Utf8PathBuf>,
@@ -52,20 +63,35 @@ struct Report {
     /// Version of rooflet.
     version: String,
     checks: Vec<Check>,
+    /// Checks whose status in launchd differs from that in the session that started it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    differences: Vec<Difference>,
     /// Raw facts; `None` if the machine is no Mac.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     facts: Option<RecordedFacts>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<ExitStatus, Failure> {
+/// Check whose status depends on where it runs.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Difference {
+    name: String,
+    /// `None` if the check did not run.
+    daemon: Option<Status>,
+    session: Option<Status>,
+}
+
+pub(crate) async fn run(args: Args) -> Result<ExitStatus, Failure> {
     let report = match &args.recorded {
         Some(path) => Report::of_recording(path)?,
-        None => Report::of_this_machine(args),
+        None if args.as_daemon => Report::of_daemon(&args).await?,
+        None => Report::of_this_machine(&args).await,
     };
-    args.output.print(&report, || Ok(render(&report)))?;
+    args.output.print(&report, || Ok(text::render(&report)))?;
     if let Some(path) = &args.save {
-        let text = serde_json::to_string_pretty(&report).context("encoding the report")?;
-        fs::write(path, text + "\n").with_context(|| format!("--save: writing `{path}`"))?;
+        let text = serde_json::to_string_pretty(&report).context("encoding the report")? + "\n";
+        // Complete as soon as it exists: a job of launchd is waited for by its report.
+        file::replace(path, text.as_bytes()).with_context(|| format!("--save: writing `{path}`"))?;
         ui::progress(&format!("saved to {path}"));
     }
     let has_failed = report.checks.iter().any(|check| check.status == Status::Fail);
@@ -75,25 +101,71 @@ pub(crate) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     })
 }
 
+impl Args {
+    fn state_dir(&self) -> Utf8PathBuf {
+        let given = self.state_dir.clone();
+        given.unwrap_or_else(|| super::default_data_dir().join("agent"))
+    }
+
+    /// Arguments with which a job of launchd checks the same directories.
+    fn of_daemon(&self) -> Vec<String> {
+        let mut arguments = vec!["--state-dir".to_owned(), self.state_dir().into_string()];
+        if let Some(directory) = &self.model_dir {
+            arguments.extend(["--model-dir".to_owned(), directory.to_string()]);
+        }
+        if self.quick {
+            arguments.push("--quick".to_owned());
+        }
+        arguments
+    }
+}
+
 impl Report {
-    fn of_this_machine(args: &Args) -> Self {
+    async fn of_this_machine(args: &Args) -> Self {
         let host = Host::Native;
         let clock = Clock::System;
-        let state_dir = args.state_dir.clone();
-        let state_dir = state_dir.unwrap_or_else(|| super::default_data_dir().join("agent"));
-        let mut checks = machine::checks(&host);
-        checks.push(panics::check(&host, clock.now()));
-        checks.extend(files::checks(&host, "state directory", &state_dir));
-        if let Some(model_dir) = &args.model_dir {
-            checks.extend(files::checks(&host, "model directory", model_dir));
+        let mut checks = Vec::new();
+        let mut add = |area, found: Vec<Check>| checks.extend(found.into_iter().map(|check| check.of(area)));
+        add(Area::Machine, machine::checks(&host, Some(has_matrix_units())));
+        add(
+            Area::Machine,
+            panics::check(&host, clock.now()).into_iter().collect(),
+        );
+        add(Area::Power, machine::power_checks(&host));
+        add(Area::Power, sleep_settings::checks(host.power().source).await);
+        add(Area::Binary, binary::checks().await);
+        if !args.quick {
+            ui::progress("checking the engine, which takes about 20 seconds");
+            add(Area::Engine, engine::checks(&host, &clock));
+            add(Area::Power, machine::heat_after_load(&host).into_iter().collect());
         }
-        checks.push(files::open_files());
-        checks.extend(engine::checks(&host, &clock, args.quick));
+        add(
+            Area::Files,
+            files::checks(&host, "state directory", &args.state_dir()),
+        );
+        if let Some(model_dir) = &args.model_dir {
+            add(Area::Files, files::checks(&host, "model directory", model_dir));
+        }
+        let (process, network) = tokio::join!(processes::check(), network::checks(&clock));
+        add(Area::Files, vec![files::open_files(), process]);
+        add(Area::Network, network);
+        checks.sort_by_key(|check| check.area);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             checks,
+            differences: Vec::new(),
             facts: host.facts().map(RecordedFacts::record),
         }
+    }
+
+    /// Runs the checks in launchd and in this session.
+    async fn of_daemon(args: &Args) -> Result<Self, Failure> {
+        let daemon = daemon::report(&args.of_daemon()).await?;
+        let session = Self::of_this_machine(args).await;
+        Ok(Self {
+            differences: differences(&daemon.checks, &session.checks),
+            ..daemon
+        })
     }
 
     /// Checks what a recording contains: the machine, not its files and its engine.
@@ -121,46 +193,74 @@ impl Report {
             }
         };
         let host = Host::Recorded(facts.clone().into());
+        let machine = machine::checks(&host, None).into_iter();
+        let power = machine::power_checks(&host).into_iter();
+        let checks = machine.chain(power.map(|check| check.of(Area::Power)));
         Ok(Self {
             version,
-            checks: machine::checks(&host),
+            checks: checks.collect(),
+            differences: Vec::new(),
             facts: Some(facts),
         })
     }
 }
 
-fn render(report: &Report) -> String {
-    let mut table = Table::new(["CHECK", "STATUS", "FINDING"]);
-    for check in &report.checks {
-        table.add_row([
-            check.name.clone(),
-            check.status.to_string(),
-            check.finding.clone(),
-        ]);
-    }
-    let mut text = format!("rooflet {}\n\n{table}\n", report.version);
-    let remedies = report.checks.iter().filter_map(|check| {
-        let remedy = check.remedy.as_ref()?;
-        Some(format!("{}: {remedy}\n", check.name))
-    });
-    let remedies: Vec<_> = remedies.collect();
-    if !remedies.is_empty() {
-        text.push_str("\nRemedies:\n");
-        text.extend(remedies.iter().map(|remedy| format!("- {remedy}")));
-    }
-    let count = |status| {
-        report
-            .checks
-            .iter()
-            .filter(|check| check.status == status)
-            .count()
+/// Returns whether the engine in this build has kernels for matrix units.
+fn has_matrix_units() -> bool {
+    #[cfg(feature = "mlx")]
+    return rooflet_mlx::metallib::build().is_some_and(|build| build.has_matrix_units);
+    #[cfg(not(feature = "mlx"))]
+    return false;
+}
+
+fn differences(daemon: &[Check], session: &[Check]) -> Vec<Difference> {
+    let status = |checks: &[Check], name: &str| {
+        let found = checks.iter().find(|check| check.name == name);
+        found.map(|check| check.status)
     };
-    text.push_str(&format!(
-        "\n{} ok, {} warn, {} fail, {} unknown\n",
-        count(Status::Ok),
-        count(Status::Warn),
-        count(Status::Fail),
-        count(Status::Unknown)
-    ));
-    text
+    let only_here = session
+        .iter()
+        .filter(|check| status(daemon, &check.name).is_none());
+    let names = daemon.iter().chain(only_here).map(|check| check.name.as_str());
+    let difference = |name: &str| Difference {
+        name: name.to_owned(),
+        daemon: status(daemon, name),
+        session: status(session, name),
+    };
+    names
+        .map(difference)
+        .filter(|difference| difference.daemon != difference.session)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_with_another_status_in_launchd_are_listed() {
+        let daemon = [
+            Check::unknown("Metal", "no device"),
+            Check::ok("memory", "3 GiB"),
+            Check::ok("heat", "nominal"),
+        ];
+        let session = [
+            Check::ok("Metal", "Apple M4"),
+            Check::ok("memory", "4 GiB"),
+            Check::warn("proxy", "set", None),
+        ];
+        let found = differences(&daemon, &session);
+        let shown: Vec<_> = found
+            .iter()
+            .map(|one| (one.name.as_str(), one.daemon, one.session))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("Metal", Some(Status::Unknown), Some(Status::Ok)),
+                ("heat", Some(Status::Ok), None),
+                ("proxy", None, Some(Status::Warn)),
+            ]
+        );
+    }
 }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Check {
+    #[serde(default)]
+    pub(super) area: Area,
     pub(super) name: String,
     pub(super) status: Status,
     /// The observed value, and its effect if there is one.
@@ -15,6 +17,32 @@ pub(super) struct Check {
     /// The change that would improve the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
+}
+
+/// What a check is about, in the order of the report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Area {
+    #[default]
+    Machine,
+    Power,
+    Binary,
+    Engine,
+    Files,
+    Network,
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Machine => "Machine",
+            Self::Power => "Power",
+            Self::Binary => "Binary",
+            Self::Engine => "Engine",
+            Self::Files => "Files and processes",
+            Self::Network => "Network",
+        })
+    }
 }
 
 /// Status of a check.
@@ -42,6 +70,10 @@ impl fmt::Display for Status {
 }
 
 impl Check {
+    pub(super) fn of(self, area: Area) -> Self {
+        Self { area, ..self }
+    }
+
     pub(super) fn ok(name: &str, finding: impl Into<String>) -> Self {
         Self::new(name, Status::Ok, finding, None)
     }
@@ -64,6 +96,7 @@ impl Check {
 
     fn new(name: &str, status: Status, finding: impl Into<String>, remedy: Option<&str>) -> Self {
         Self {
+            area: Area::default(),
             name: name.to_owned(),
             status,
             finding: finding.into(),

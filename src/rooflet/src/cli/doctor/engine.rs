@@ -1,32 +1,11 @@
-//! Checks of the build and of the engine.
+//! Checks of the engine.
 
 use super::check::Check;
 use rooflet_base::clock::Clock;
 use rooflet_host::Host;
 
-pub(super) fn checks(host: &Host, clock: &Clock, is_quick: bool) -> Vec<Check> {
-    let mut checks = vec![build()];
-    if is_quick {
-        return checks;
-    }
-    checks.extend(engine(host, clock));
-    checks
-}
-
-fn build() -> Check {
-    let architecture = std::env::consts::ARCH;
-    match cfg!(debug_assertions) {
-        true => Check::warn(
-            "build",
-            format!("{architecture}, development profile: rooflet's own code is slower"),
-            "build with --release",
-        ),
-        false => Check::ok("build", format!("{architecture}, release profile")),
-    }
-}
-
 #[cfg(not(feature = "mlx"))]
-fn engine(_: &Host, _: &Clock) -> Vec<Check> {
+pub(super) fn checks(_: &Host, _: &Clock) -> Vec<Check> {
     vec![Check::unknown(
         "engine",
         "this build has no engine: it runs control planes only",
@@ -34,7 +13,7 @@ fn engine(_: &Host, _: &Clock) -> Vec<Check> {
 }
 
 #[cfg(feature = "mlx")]
-fn engine(host: &Host, clock: &Clock) -> Vec<Check> {
+pub(super) fn checks(host: &Host, clock: &Clock) -> Vec<Check> {
     let device = match rooflet_mlx::device::engine_info() {
         Ok(info) => {
             let finding = format!("{} {} on {}", info.name, info.version, info.device);

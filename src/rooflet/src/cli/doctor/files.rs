@@ -1,6 +1,6 @@
 //! Checks of directories and of the limit of open files.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,11 @@ const OPEN_FILES: u64 = 4096;
 pub(super) fn checks(host: &Host, name: &str, directory: &Utf8Path) -> Vec<Check> {
     let existing = directory.ancestors().find(|path| path.is_dir());
     let existing = existing.unwrap_or(Utf8Path::new("/"));
-    vec![space(host, name, existing), sync(name, existing)]
+    vec![
+        space(host, name, existing),
+        sync(name, existing),
+        locks(name, existing),
+    ]
 }
 
 fn space(host: &Host, name: &str, directory: &Utf8Path) -> Check {
@@ -67,6 +71,32 @@ fn sync(name: &str, directory: &Utf8Path) -> Check {
     }
 }
 
+/// Checks that a second lock of a file is refused. Agent and server lock their directories, and some
+/// network volumes ignore locks.
+fn locks(name: &str, directory: &Utf8Path) -> Check {
+    let check = format!("{name}: locks");
+    let path = directory.join(format!(".rooflet-doctor-lock-{}", std::process::id()));
+    let refused = File::create(&path).and_then(|first| {
+        first.try_lock()?;
+        let second = File::open(&path)?;
+        Ok(matches!(second.try_lock(), Err(TryLockError::WouldBlock)))
+    });
+    drop(std::fs::remove_file(&path));
+    match refused {
+        Ok(true) => Check::ok(&check, "a locked file cannot be locked again"),
+        Ok(false) => Check::fail(
+            &check,
+            "locks have no effect: two agents could use the same directory",
+            "use a local disk",
+        ),
+        Err(err) => Check::fail(
+            &check,
+            err.to_string(),
+            "make the directory writable for this user, or use a local disk",
+        ),
+    }
+}
+
 /// Median time of a write of 4 KiB that survives a power failure.
 #[expect(clippy::disallowed_methods, reason = "the time of a disk is the real clock's")]
 fn median_sync(directory: &Utf8Path) -> io::Result<Duration> {
@@ -96,5 +126,37 @@ pub(super) fn open_files() -> Check {
             "raise the hard limit of this user, such as with `ulimit -Hn`",
         ),
         Ok((limit, _)) => Check::ok(name, format!("up to {limit}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::doctor::check::Status;
+    use rooflet_testing::TempDir;
+
+    #[test]
+    fn writable_directory_of_this_machine_has_locks_and_space() {
+        let directory = TempDir::new();
+        let checks = checks(
+            &Host::Native,
+            "state directory",
+            &directory.path().join("not/yet/there"),
+        );
+        let names: Vec<_> = checks.iter().map(|check| check.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "state directory: space",
+                "state directory: durable write",
+                "state directory: locks"
+            ]
+        );
+        assert!(
+            checks[1..].iter().all(|check| check.status != Status::Fail),
+            "{checks:?}"
+        );
+        let left = directory.path().read_dir_utf8().unwrap().count();
+        assert_eq!(left, 0, "temporary files are deleted");
     }
 }

@@ -6,7 +6,7 @@ use rooflet_api::v1alpha1::{PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 use rooflet_host::facts::Facts;
 use rooflet_host::{Host, Memory, MemoryLevel, Power};
-use rooflet_roofline::chip;
+use rooflet_roofline::chip::{self, MatrixUnits};
 
 use super::check::Check;
 
@@ -15,18 +15,55 @@ const OLDEST_MACOS: u32 = 14;
 /// A GPU limit above this share of the memory leaves too little for the system, in percent.
 const MAX_GPU_SHARE: u64 = 92;
 
-pub(super) fn checks(host: &Host) -> Vec<Check> {
+/// Checks chip, system and memory. `has_matrix_units` is true if the engine has kernels for matrix
+/// units, and `None` for a recording.
+pub(super) fn checks(host: &Host, has_matrix_units: Option<bool>) -> Vec<Check> {
     let memory = host.memory();
     let mut checks = vec![chip(host, memory.total), system(host)];
     if let Some(facts) = host.facts() {
-        checks.extend([metal(facts, memory.total), gpu_limit(&memory)]);
+        checks.push(metal(facts, memory.total));
+        checks.extend(matrix_units(host, memory.total, has_matrix_units));
+        checks.push(gpu_limit(&memory));
     }
     checks.push(available_memory(&memory));
-    if host.facts().is_some() {
-        let power = host.power();
-        checks.extend([heat(&power), power_supply(&power), power_mode(&power), lid(host)]);
-    }
     checks
+}
+
+/// Checks heat and power supply. Only Macs report them.
+pub(super) fn power_checks(host: &Host) -> Vec<Check> {
+    if host.facts().is_none() {
+        return Vec::new();
+    }
+    let power = host.power();
+    vec![
+        heat("heat", &power),
+        power_supply(&power),
+        power_mode(&power),
+        lid(host),
+    ]
+}
+
+/// Checks the heat after the measurements, which load the GPU.
+pub(super) fn heat_after_load(host: &Host) -> Option<Check> {
+    host.facts()
+        .is_some()
+        .then(|| heat("heat after load", &host.power()))
+}
+
+/// Returns `None` if the chip has no matrix units.
+fn matrix_units(host: &Host, memory: Bytes, is_built: Option<bool>) -> Option<Check> {
+    let name = "matrix units";
+    let identity = host.identity();
+    let chip = chip::of_machine(&identity.chip, memory).ok()?;
+    let units = MatrixUnits::of(&chip, &identity.operating_system, is_built.unwrap_or(true))?;
+    Some(match (units.remedy(), is_built) {
+        (Some(remedy), _) => Check::warn(name, units.to_string(), remedy),
+        (None, Some(_)) => Check::ok(name, units.to_string()),
+        (None, None) => Check::ok(
+            name,
+            "the GPU has them; whether models use them depends on the build of rooflet",
+        ),
+    })
 }
 
 fn chip(host: &Host, memory: Bytes) -> Check {
@@ -53,7 +90,7 @@ fn chip(host: &Host, memory: Bytes) -> Check {
         }
         Err(err @ chip::NoDataSheet::Development { .. }) => Check::warn(
             name,
-            format!("{machine}: {err}"),
+            err.to_string(),
             "use the arm64 build of rooflet on the Mac itself. Figures of a virtual machine do not apply to a Mac",
         ),
         Err(err @ chip::NoDataSheet::Unknown(_)) => Check::warn(
@@ -150,7 +187,7 @@ fn available_memory(memory: &Memory) -> Check {
     };
     let finding = match is_reported {
         true => format!("{} of {} available{compressible}", memory.available, memory.total),
-        false => "the use of the memory is not reported".to_owned(),
+        false => "not reported".to_owned(),
     };
     let remedy = "close other programs, or serve smaller models";
     match memory.level {
@@ -169,8 +206,7 @@ fn available_memory(memory: &Memory) -> Check {
     }
 }
 
-fn heat(power: &Power) -> Check {
-    let name = "heat";
+fn heat(name: &str, power: &Power) -> Check {
     match power.thermal_state {
         ThermalState::Nominal => Check::ok(name, "nominal"),
         ThermalState::Fair => Check::ok(name, "fair: fans run faster"),
@@ -219,7 +255,7 @@ fn lid(host: &Host) -> Check {
             "open the lid, or connect an external display and power",
         ),
         Some(false) => Check::ok(name, "open, or closed with an external display and power"),
-        None => Check::unknown(name, "not reported: the machine may have none"),
+        None => Check::unknown(name, "not reported"),
     }
 }
 
@@ -241,7 +277,8 @@ mod tests {
     }
 
     fn check_of(facts: RecordedFacts, name: &str) -> Check {
-        let checks = checks(&Host::Recorded(Arc::new(facts)));
+        let host = Host::Recorded(Arc::new(facts));
+        let checks = checks(&host, None).into_iter().chain(power_checks(&host));
         checks.into_iter().find(|check| check.name == name).unwrap()
     }
 
@@ -276,6 +313,22 @@ mod tests {
         check("m2-air-docked", "lid", Status::Ok, "");
         check("m2-air-docked", "power supply", Status::Ok, "AC power");
         check("m2-pro", "Metal", Status::Unknown, "no Metal device");
+        check("m5", "matrix units", Status::Ok, "the GPU has them");
+    }
+
+    #[test]
+    fn matrix_units_depend_on_the_build() {
+        let status = |machine, is_built| {
+            let host = Host::Recorded(Arc::new(recorded(machine)));
+            let checks = checks(&host, is_built);
+            checks
+                .into_iter()
+                .find(|check| check.name == "matrix units")
+                .map(|check| check.status)
+        };
+        assert_eq!(status("m5-max", Some(true)), Some(Status::Ok));
+        assert_eq!(status("m5-max", Some(false)), Some(Status::Warn));
+        assert_eq!(status("m4", Some(false)), None, "the chip has none");
     }
 
     #[test]

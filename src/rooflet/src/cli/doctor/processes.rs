@@ -1,0 +1,120 @@
+//! Checks that worker processes can be started, found again, and stopped.
+
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+
+use super::check::Check;
+use rooflet_base::error::Chain;
+use rooflet_base::task::Tasks;
+use rooflet_process::logs::Log;
+use rooflet_process::{Command, Exit, Process, ProcessId, spawn};
+
+/// Time over which the start time of a process must not change.
+const STABLE_FOR: Duration = Duration::from_secs(2);
+/// Time that a process gets to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(5);
+/// Time that a process that ignores SIGTERM gets.
+const SHORT_GRACE: Duration = Duration::from_millis(200);
+/// Time until a shell runs its first command.
+const START: Duration = Duration::from_secs(5);
+/// Interval between looks at the log.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Line that a shell writes after it has installed its handler.
+const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
+
+pub(super) async fn check() -> Check {
+    let name = "worker processes";
+    let log = std::env::temp_dir().join(format!("rooflet-doctor-{}.log", std::process::id()));
+    let Ok(log) = Utf8PathBuf::from_path_buf(log) else {
+        return Check::unknown(name, "the directory of temporary files has no UTF-8 path");
+    };
+    let outcome = exercise(&log).await;
+    drop(std::fs::remove_file(&log));
+    match outcome {
+        Ok(()) => Check::ok(name, "started, found again by their start time, stopped, killed"),
+        Err(problem) => Check::fail(
+            name,
+            problem,
+            "report it with `rooflet doctor --save FILE`: an agent could not manage its workers",
+        ),
+    }
+}
+
+async fn exercise(log: &Utf8Path) -> Result<(), String> {
+    let tasks = Tasks::new();
+    let child = start(&tasks, log, "exec sleep 60")?;
+    let stopped = adopt_and_stop(&tasks, &child).await;
+    if stopped.is_err() {
+        drop(child.stop(SHORT_GRACE).await);
+        return stopped;
+    }
+    let stubborn = start(&tasks, log, STUBBORN)?;
+    let ready = has_started(log).await;
+    let exit = stubborn.stop(SHORT_GRACE).await;
+    ready?;
+    match exit {
+        Ok(Exit::Signal(9)) => Ok(()),
+        Ok(exit) => Err(format!(
+            "a process that ignores SIGTERM ended with {exit} instead of SIGKILL"
+        )),
+        Err(err) => Err(format!("{}", Chain(&err))),
+    }
+}
+
+fn start(tasks: &Tasks, log: &Utf8Path, script: &str) -> Result<Process, String> {
+    let command = Command {
+        program: "/bin/sh".into(),
+        arguments: ["-c", script].map(str::to_owned).to_vec(),
+        log: Log::new(log.to_owned()),
+    };
+    // The error names the path of the log, which the report must not contain.
+    spawn(tasks, &command).map_err(|err| format!("a process did not start: {}", err.reason()))
+}
+
+/// Adopts a process as an agent does after its restart, and stops it.
+async fn adopt_and_stop(tasks: &Tasks, child: &Process) -> Result<(), String> {
+    let id = child.id().ok_or("the start time of a process cannot be read")?;
+    let pid = id.pid().cast_unsigned();
+    tokio::time::sleep(STABLE_FOR).await;
+    if ProcessId::of(pid).as_ref() != Some(id) {
+        return Err("the start time of a process changes while it runs".to_owned());
+    }
+    let adopted = Process::adopt(tasks, id.clone()).ok_or("a running process was not found again")?;
+    let stopped = adopted.stop(GRACE).await;
+    stopped.map_err(|err| format!("{}", Chain(&err)))?;
+    match child.wait().await {
+        Exit::Signal(15) => Ok(()),
+        exit => Err(format!("a process ended with {exit} instead of SIGTERM")),
+    }
+}
+
+async fn has_started(log: &Utf8Path) -> Result<(), String> {
+    let is_ready = async {
+        while !std::fs::read_to_string(log).is_ok_and(|text| text.contains("ready")) {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::time::timeout(START, is_ready)
+        .await
+        .map_err(|_| "a shell wrote nothing to its log".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::doctor::check::Status;
+
+    #[tokio::test]
+    async fn processes_of_this_machine_can_be_managed() {
+        let check = check().await;
+        assert_eq!(check.status, Status::Ok, "{check:?}");
+    }
+
+    #[tokio::test]
+    async fn process_that_does_not_start_is_reported_without_its_log_path() {
+        let problem = exercise(Utf8Path::new("/does/not/exist/log")).await.unwrap_err();
+        assert_eq!(problem, "a process did not start: LogUnwritable");
+    }
+}
