@@ -4,6 +4,7 @@
 //! has changed since the binder read it.
 
 pub(crate) mod binding;
+mod candidate;
 mod settling;
 mod writes;
 
@@ -17,13 +18,15 @@ use kube::ResourceExt;
 
 use super::deployment::refused_recently;
 use super::executor::Executor;
+use super::fleet::{name, object_key};
 use super::intent::{Intent, Snapshot, Version};
 use super::node_lifecycle::{left_node, moves_to};
 use super::runtime::{PassStatus, Reconciler};
 use super::world::World;
-use rooflet_api::conditions::{Truth, condition_type, is_true, set_condition};
-use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REVISION_LABEL};
+use rooflet_api::conditions::{Truth, condition_type, set_condition};
+use rooflet_api::meta::{DEPLOYMENT_LABEL, REVISION_LABEL};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaStatus};
+use rooflet_client::ObjectKey;
 use rooflet_scheduler::{Decision, Fleet, Preemption, ReplicaKey, ReplicaRequest, decide_all, is_waited_for};
 
 /// Maximum number of replicas for which one pass preempts others. Later passes handle the rest.
@@ -34,7 +37,11 @@ const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 const MAX_NAMED: usize = 5;
 
 pub use binding::bound_status;
+pub(crate) use candidate::is_candidate;
+use candidate::{is_unconfirmed, is_unscheduled};
 pub use settling::Settling;
+#[cfg(test)]
+pub(crate) use settling::are_replicas_missing;
 pub use writes::{intents as binding_intents, rival as rival_intents};
 
 /// Planned action for one replica.
@@ -66,15 +73,21 @@ enum Step<'a> {
     },
 }
 
-/// Returns the actions for all replicas, in order. On return, `fleet` contains the placements.
-fn plan<'a>(fleet: &mut Fleet, replicas: &[&'a ModelReplica], now: Timestamp) -> Vec<Step<'a>> {
+/// Returns the actions for all replicas for which [`is_candidate`] returns true, in order. `find`
+/// returns any replica of the fleet. On return, `fleet` contains the placements.
+fn plan<'a>(
+    fleet: &mut Fleet,
+    replicas: &[&'a ModelReplica],
+    find: impl Fn(&ReplicaKey) -> Option<&'a ModelReplica>,
+    now: Timestamp,
+) -> Vec<Step<'a>> {
     let unscheduled = unscheduled(replicas);
     let requests = requests(&unscheduled, replicas, now);
     let decisions = decide_all(&requests, fleet, MAX_PREEMPTIONS);
     let mut steps = Vec::new();
     for ((replica, request), decision) in unscheduled.iter().zip(&requests).zip(decisions) {
         if decision.outcome.is_ok() || !is_waited_for(request, fleet) {
-            steps.extend(step(replica, decision, replicas, now));
+            steps.extend(step(replica, decision, &find, now));
         }
     }
     steps.extend(
@@ -124,7 +137,7 @@ fn unscheduled<'a>(replicas: &[&'a ModelReplica]) -> Vec<&'a ModelReplica> {
     let mut unscheduled: Vec<&ModelReplica> = replicas
         .iter()
         .copied()
-        .filter(|replica| replica.spec.node_name.is_none() && replica.metadata.deletion_timestamp.is_none())
+        .filter(|replica| is_unscheduled(replica))
         .collect();
     let mut oldest = BTreeMap::new();
     for replica in &unscheduled {
@@ -158,7 +171,7 @@ fn revision(replica: &ModelReplica) -> (Option<&str>, Option<&str>, Option<&str>
 fn step<'a>(
     replica: &'a ModelReplica,
     decision: Decision,
-    all: &[&'a ModelReplica],
+    find: impl Fn(&ReplicaKey) -> Option<&'a ModelReplica>,
     now: Timestamp,
 ) -> Option<Step<'a>> {
     let why = match decision.outcome {
@@ -182,11 +195,8 @@ fn step<'a>(
     status.nominated_node_name = None;
     let mut victims = Vec::new();
     if let Some(Preemption { node, victims: keys }) = decision.preemption {
-        victims = all
-            .iter()
-            .copied()
-            .filter(|replica| keys.contains(&ReplicaKey::of(*replica)))
-            .collect();
+        victims = keys.iter().filter_map(find).collect();
+        victims.sort_by_key(|victim| ReplicaKey::of(*victim));
         reason = "Preempting";
         message = format!(
             "preempting replicas of lower priority on {node}: {}; before: {message}",
@@ -233,16 +243,11 @@ fn named(keys: &[ReplicaKey]) -> String {
 }
 
 fn confirmation(replica: &ModelReplica, now: Timestamp) -> Option<Step<'_>> {
-    let node = replica.spec.node_name.as_ref()?;
-    if replica.annotations().contains_key(MIRROR_ANNOTATION)
-        || replica.metadata.deletion_timestamp.is_some()
-        || replica
-            .status
-            .as_ref()
-            .is_some_and(|status| is_true(&status.conditions, condition_type::SCHEDULED))
-    {
-        return None;
-    }
+    let node = replica
+        .spec
+        .node_name
+        .as_ref()
+        .filter(|_| is_unconfirmed(replica))?;
     let status = bound_status(replica, node, now);
     Some(Step::Confirm {
         replica,
@@ -302,18 +307,33 @@ impl Reconciler for Binder {
             self.unclear.pop();
         }
         let now = world.clock.now();
-        let mut fleet = world.fleet.lock().await;
-        let replicas = fleet.replicas().to_vec();
-        let deployments = world.deployments.list();
-        let instant = world.clock.instant();
-        let wait = self.settling.wait(&deployments, &replicas, instant);
+        let mut index = world.index.lock().await;
+        let candidates = index.candidates();
+        let is_any_unplaced = candidates.iter().any(|replica| replica.spec.node_name.is_none());
+        let is_unsettled = is_any_unplaced && index.deployments.are_replicas_missing();
+        let wait = self.settling.delay(is_unsettled, world.clock.instant());
         if wait.is_some() {
             pass.requeue(wait);
             return pass;
         }
-        let all: Vec<_> = replicas.iter().map(AsRef::as_ref).collect();
-        let batches = fleet.trial(|fleet| writes::batches(plan(fleet, &all, now)));
-        drop(fleet);
+        if candidates.is_empty() {
+            return pass;
+        }
+        let replicas: Vec<_> = candidates.iter().map(AsRef::as_ref).collect();
+        let batches = index.fleet.trial(|fleet, objects| {
+            let find = |key: &ReplicaKey| objects.get(&object_key(key)).map(AsRef::as_ref);
+            writes::batches(plan(fleet, &replicas, find, now))
+        });
+        let victims = batches.iter().flatten().filter_map(|write| {
+            let Intent::DeleteReplica { of, .. } = &write.intent else {
+                return None;
+            };
+            let key = ObjectKey::new(of.namespace.as_deref(), &of.name);
+            index.fleet.replicas().get(&key).cloned()
+        });
+        let mut replicas: Vec<_> = candidates.iter().cloned().chain(victims).collect();
+        drop(index);
+        replicas.sort_by(|a, b| name(a.as_ref()).cmp(&name(b.as_ref())));
         let snapshot = Snapshot {
             replicas,
             ..Snapshot::default()

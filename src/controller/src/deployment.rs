@@ -7,6 +7,7 @@
 mod admission;
 mod bounds;
 mod idle;
+mod index;
 mod maintenance;
 mod observed;
 mod ownership;
@@ -32,9 +33,12 @@ mod writes;
 pub(crate) use admission::HubAnswer;
 pub use admission::is_template_of;
 pub(super) use bounds::Bounds;
+pub(super) use index::{Affected, DeploymentIndex, labelled};
 pub(super) use reasons::NODE_NOT_READY;
 pub(super) use reconciler::DeploymentReconciler;
 pub(super) use replica::{is_leaving, is_unschedulable, leaving_since, refusal, refused_recently};
 pub use writes::intents as deployment_intents;
+#[cfg(test)]
+pub(super) use writes::intents_for;
 
 pub(super) use throughput::{Chips, Floor, Throughput};

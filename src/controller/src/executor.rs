@@ -11,7 +11,8 @@ use super::fleet::name;
 use super::intent::{
     Deletion, EmitOn, FailedBatches, Intent, PlannedEvent, PlannedWrite, Regarding, Snapshot, Version,
 };
-use super::world::{World, controller};
+use super::owner::controller;
+use super::world::World;
 use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, REPLICA_FINALIZER};
 use rooflet_api::v1alpha1::{ModelReplica, ModelRevision, ModelSource};
 use rooflet_client::ApiError;

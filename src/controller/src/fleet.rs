@@ -1,40 +1,62 @@
-//! Fleet model of the scheduler, updated incrementally from the node and replica caches.
-//!
-//! [`FollowedFleet`] holds the model. [`SharedFleet`] is the handle that the reconcilers use.
+//! Fleet model of the scheduler, updated incrementally from nodes and replicas.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::{Resource, ResourceExt};
-use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, watch};
+use kube::Resource;
 
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
-use rooflet_base::latest::Latest;
-use rooflet_client::{Cache, Changes};
+use rooflet_client::ObjectKey;
 use rooflet_scheduler::{Fleet, ReplicaKey};
 
-/// Objects of one kind at the last update, ordered by namespace and name.
+/// Objects of one kind at the last update.
 #[derive(Debug)]
-struct LastList<K>(Vec<Arc<K>>);
+pub(super) struct Objects<K>(BTreeMap<ObjectKey, Arc<K>>);
 
-impl<K: Resource> LastList<K> {
-    /// Replaces the list by `now`. Calls `removed` for objects that are absent from `now`, and
-    /// `changed` for new objects and new versions.
-    fn follow(&mut self, now: Vec<Arc<K>>, mut removed: impl FnMut(&K), mut changed: impl FnMut(&K)) {
-        let mut before = std::mem::take(&mut self.0).into_iter().peekable();
-        for object in &now {
-            if before.next_if(|old| Arc::ptr_eq(old, object)).is_some() {
-                continue;
+impl<K> Default for Objects<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Resource> Objects<K> {
+    /// Adds, replaces or, with `None`, removes an object. Returns the earlier version, or `None`
+    /// within `Some` if there was none; returns `None` if nothing changed.
+    pub(super) fn set(&mut self, key: &ObjectKey, object: Option<&Arc<K>>) -> Option<Option<Arc<K>>> {
+        let known = self.0.get(key);
+        match (known, object) {
+            (None, None) => None,
+            (Some(known), Some(object)) if Arc::ptr_eq(known, object) => None,
+            (_, Some(object)) => Some(self.0.insert(key.clone(), object.clone())),
+            (Some(_), None) => Some(self.0.remove(key)),
+        }
+    }
+
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Arc<K>> {
+        self.0.get(key)
+    }
+
+    /// Returns the differences to `now`: the keys that are absent from it, and the new objects and
+    /// versions.
+    fn differences(&self, now: &[Arc<K>]) -> Vec<(ObjectKey, Option<Arc<K>>)> {
+        let mut before = self.0.iter().peekable();
+        let mut differences = Vec::new();
+        for object in now {
+            let order = |key: &ObjectKey| {
+                (key.namespace.as_deref(), Some(key.name.as_str())).cmp(&name(object.as_ref()))
+            };
+            while let Some((gone, _)) = before.next_if(|(key, _)| order(key).is_lt()) {
+                differences.push((gone.clone(), None));
             }
-            while let Some(old) = before.next_if(|old| name(old.as_ref()) < name(object.as_ref())) {
-                removed(&old);
-            }
-            match before.next_if(|old| name(old.as_ref()) == name(object.as_ref())) {
-                Some(old) if Arc::ptr_eq(&old, object) => {}
-                Some(_) | None => changed(object),
+            match before.next_if(|(key, _)| order(key).is_eq()) {
+                Some((_, known)) if Arc::ptr_eq(known, object) => {}
+                Some(_) | None => {
+                    differences.push((ObjectKey::of(object.as_ref()), Some(object.clone())));
+                }
             }
         }
-        before.for_each(|old| removed(&old));
-        self.0 = now;
+        differences.extend(before.map(|(gone, _)| (gone.clone(), None)));
+        differences
     }
 }
 
@@ -45,17 +67,11 @@ pub(super) fn name<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
 }
 
 /// Fleet model and the objects from which it was built. Between two calls, both agree.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct FollowedFleet {
     fleet: Fleet,
-    nodes: LastList<FleetNode>,
-    replicas: LastList<ModelReplica>,
-}
-
-impl Default for FollowedFleet {
-    fn default() -> Self {
-        Self::new(0)
-    }
+    nodes: Objects<FleetNode>,
+    replicas: Objects<ModelReplica>,
 }
 
 impl FollowedFleet {
@@ -63,101 +79,81 @@ impl FollowedFleet {
     pub fn new(reserve_node_failures: usize) -> Self {
         Self {
             fleet: Fleet::default().with_reserve(reserve_node_failures),
-            nodes: LastList(Vec::new()),
-            replicas: LastList(Vec::new()),
+            ..Self::default()
         }
     }
 
-    /// Applies the differences to the last lists. Both lists are ordered by namespace and name.
-    pub fn follow(&mut self, nodes: Vec<Arc<FleetNode>>, replicas: Vec<Arc<ModelReplica>>) {
-        let Self {
-            fleet,
-            nodes: last_nodes,
-            replicas: last_replicas,
-        } = self;
-        let mut removed = Vec::new();
-        let mut changed = Vec::new();
-        last_nodes.follow(
-            nodes,
-            |node| removed.push(node.name_any()),
-            |node| changed.push(node.clone()),
-        );
-        removed.iter().for_each(|node| fleet.remove_node(node));
-        changed.iter().for_each(|node| fleet.set_node(node));
-        let mut removed = Vec::new();
-        let mut changed = Vec::new();
-        last_replicas.follow(
-            replicas,
-            |replica| removed.push(ReplicaKey::of(replica)),
-            |replica| changed.push(replica.clone()),
-        );
-        removed.iter().for_each(|key| fleet.remove_replica(key));
-        changed.iter().for_each(|replica| fleet.set_replica(replica));
+    /// Applies the differences to the last objects. Both lists are ordered by namespace and name.
+    pub fn follow(&mut self, nodes: &[Arc<FleetNode>], replicas: &[Arc<ModelReplica>]) {
+        for (key, node) in self.nodes.differences(nodes) {
+            self.set_node(&key, node.as_ref());
+        }
+        for (key, replica) in self.replicas.differences(replicas) {
+            self.set_replica(&key, replica.as_ref());
+        }
+    }
+
+    /// Adds, updates or, with `None`, removes a node. Returns whether this changed the fleet model.
+    pub(super) fn set_node(&mut self, key: &ObjectKey, node: Option<&Arc<FleetNode>>) -> bool {
+        if self.nodes.set(key, node).is_none() {
+            return false;
+        }
+        match node {
+            Some(node) => self.fleet.set_node(node),
+            None => {
+                self.fleet.remove_node(&key.name);
+                true
+            }
+        }
+    }
+
+    /// Adds, updates or, with `None`, removes a replica. Returns the earlier version as
+    /// [`Objects::set`] does.
+    pub(super) fn set_replica(
+        &mut self,
+        key: &ObjectKey,
+        replica: Option<&Arc<ModelReplica>>,
+    ) -> Option<Option<Arc<ModelReplica>>> {
+        let before = self.replicas.set(key, replica)?;
+        match replica {
+            Some(replica) => self.fleet.set_replica(replica),
+            None => self.fleet.remove_replica(&replica_key(key)),
+        }
+        Some(before)
     }
 
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    pub fn replicas(&self) -> &[Arc<ModelReplica>] {
-        &self.replicas.0
+    pub(super) fn replicas(&self) -> &Objects<ModelReplica> {
+        &self.replicas
     }
 
     /// Runs `act` on the fleet and reverts its placements. The caches contain a placement only
     /// after the write of the binding succeeded.
-    pub fn trial<T>(&mut self, act: impl FnOnce(&mut Fleet) -> T) -> T {
-        let (outcome, moved) = self.fleet.recording_moves(act);
+    pub(super) fn trial<T>(&mut self, act: impl FnOnce(&mut Fleet, &Objects<ModelReplica>) -> T) -> T {
+        let Self { fleet, replicas, .. } = self;
+        let (outcome, moved) = fleet.recording_moves(|fleet| act(fleet, replicas));
         for key in &moved {
-            let sort_key = (Some(key.namespace.as_str()), Some(key.name.as_str()));
-            let found = self
-                .replicas
-                .0
-                .binary_search_by(|replica| name(replica.as_ref()).cmp(&sort_key));
-            match found {
-                Ok(at) => self.fleet.set_replica(&self.replicas.0[at]),
-                Err(_) => self.fleet.remove_replica(key),
+            match replicas.get(&object_key(key)) {
+                Some(replica) => fleet.set_replica(replica),
+                None => fleet.remove_replica(key),
             }
         }
         outcome
     }
 }
 
-/// Handle of the reconcilers. Clones share the fleet.
-#[derive(Clone)]
-pub(super) struct SharedFleet {
-    followed: Arc<Mutex<(FollowedFleet, Option<u64>)>>,
-    nodes: Cache<FleetNode>,
-    replicas: Cache<ModelReplica>,
-    changes: watch::Receiver<u64>,
+/// Returns the key of a replica in the caches.
+pub(super) fn object_key(key: &ReplicaKey) -> ObjectKey {
+    ObjectKey::new(Some(&key.namespace), &key.name)
 }
 
-impl SharedFleet {
-    pub(super) fn new(
-        nodes: Cache<FleetNode>,
-        replicas: Cache<ModelReplica>,
-        changes: &Changes,
-        reserve_node_failures: usize,
-    ) -> Self {
-        Self {
-            followed: Arc::new(Mutex::new((FollowedFleet::new(reserve_node_failures), None))),
-            nodes,
-            replicas,
-            changes: changes.subscribe(),
-        }
-    }
-
-    /// Returns the fleet in the current state of the caches. Other reconcilers wait for the lock,
-    /// so the holder must not write to the API server.
-    pub(super) async fn lock(&self) -> MappedMutexGuard<'_, FollowedFleet> {
-        let mut guard = self.followed.lock().await;
-        let (followed, seen) = &mut *guard;
-        // The counter is read before the caches: a cache is updated before the counter increments.
-        let count = self.changes.latest();
-        if *seen != Some(count) {
-            followed.follow(self.nodes.list(), self.replicas.list());
-            *seen = Some(count);
-        }
-        MutexGuard::map(guard, |(followed, _)| followed)
+fn replica_key(key: &ObjectKey) -> ReplicaKey {
+    ReplicaKey {
+        namespace: key.namespace.clone().unwrap_or_default(),
+        name: key.name.clone(),
     }
 }
 
@@ -172,28 +168,28 @@ mod tests {
     }
 
     #[test]
-    fn follow_reports_each_change_once() {
+    fn differences_contain_each_change_once() {
         let object = |name: &str| Arc::new(replica(name));
-        let reported = |last: &mut LastList<ModelReplica>, now: Vec<Arc<ModelReplica>>| {
-            let words = std::cell::RefCell::new(Vec::new());
-            last.follow(
-                now,
-                |removed| words.borrow_mut().push(format!("-{}", removed.name_any())),
-                |changed| words.borrow_mut().push(format!("~{}", changed.name_any())),
-            );
-            words.into_inner().join(" ")
+        let follow = |last: &mut Objects<ModelReplica>, now: Vec<Arc<ModelReplica>>| {
+            let differences = last.differences(&now);
+            let words = differences.iter().map(|(key, object)| {
+                last.set(key, object.as_ref());
+                let sign = if object.is_some() { '~' } else { '-' };
+                format!("{sign}{}", key.name)
+            });
+            words.collect::<Vec<_>>().join(" ")
         };
-        let mut last = LastList(Vec::new());
+        let mut last = Objects::default();
         let (b, c, d) = (object("b"), object("c"), object("d"));
-        assert_eq!(reported(&mut last, vec![b.clone(), d.clone()]), "~b ~d");
-        assert_eq!(reported(&mut last, vec![b.clone(), c.clone(), d.clone()]), "~c");
+        assert_eq!(follow(&mut last, vec![b.clone(), d.clone()]), "~b ~d");
+        assert_eq!(follow(&mut last, vec![b.clone(), c.clone(), d.clone()]), "~c");
         assert_eq!(
-            reported(&mut last, vec![object("a"), c.clone(), object("d")]),
+            follow(&mut last, vec![object("a"), c.clone(), object("d")]),
             "~a -b ~d"
         );
-        assert_eq!(reported(&mut last, vec![c.clone()]), "-a -d");
-        assert_eq!(reported(&mut last, vec![c]), "");
-        assert_eq!(reported(&mut last, Vec::new()), "-c");
+        assert_eq!(follow(&mut last, vec![c.clone()]), "-a -d");
+        assert_eq!(follow(&mut last, vec![c]), "");
+        assert_eq!(follow(&mut last, Vec::new()), "-c");
     }
 
     #[test]
@@ -202,15 +198,15 @@ mod tests {
         bound.spec.node_name = Some("a".to_owned());
         let waiting = replica("waiting");
         let mut followed = FollowedFleet::new(0);
-        let objects = [bound.clone(), waiting.clone()].map(Arc::new).to_vec();
-        followed.follow([node("a", 2), node("b", 8)].map(Arc::new).to_vec(), objects);
+        let objects = [bound.clone(), waiting.clone()].map(Arc::new);
+        followed.follow(&[node("a", 2), node("b", 8)].map(Arc::new), &objects);
         let free = |followed: &FollowedFleet| {
             let free = followed.fleet().nodes.iter().map(|node| node.free());
             free.collect::<Vec<_>>()
         };
         let before = free(&followed);
         let requests = [&bound, &waiting].map(ReplicaRequest::new);
-        let during = followed.trial(|fleet| {
+        let during = followed.trial(|fleet, _| {
             let decisions = bind_all(&requests, fleet);
             assert!(decisions.iter().all(|decision| decision.outcome.is_ok()));
             fleet.nodes.iter().map(|node| node.free()).collect::<Vec<_>>()

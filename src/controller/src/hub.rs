@@ -1,11 +1,13 @@
 //! Facts about models on a hub: the commit of a revision, the size and the requirements. The hub is
 //! queried once per template, before any download. The ModelRevision stores the answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::deployment::HubAnswer;
+use super::queue::Priority;
+use super::shared::SharedQueue;
 use rooflet_api::v1alpha1::HubModel;
 use rooflet_artifact::hub::fetch_snapshot;
 use rooflet_artifact::remote::HubAccess;
@@ -13,7 +15,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
-use rooflet_client::Changes;
+use rooflet_client::ObjectKey;
 
 /// Validity of an answer that becomes a ModelRevision. A branch may move to another commit.
 const FRESH: Duration = Duration::from_secs(5);
@@ -28,7 +30,8 @@ pub(super) struct Hub {
     access: HubAccess,
     tasks: Tasks,
     clock: Clock,
-    changes: Changes,
+    /// Queue of the deployments that wait for answers.
+    queue: SharedQueue,
     entries: Arc<Mutex<BTreeMap<HubModel, Entry>>>,
 }
 
@@ -39,6 +42,8 @@ struct Entry {
     at: Option<Instant>,
     /// True while a query is in progress.
     is_pending: bool,
+    /// Deployments that asked since the last answer.
+    askers: BTreeSet<ObjectKey>,
 }
 
 impl Entry {
@@ -72,12 +77,12 @@ impl Entry {
 }
 
 impl Hub {
-    pub(super) fn new(access: HubAccess, tasks: Tasks, clock: Clock, changes: Changes) -> Self {
+    pub(super) fn new(access: HubAccess, tasks: Tasks, clock: Clock, queue: SharedQueue) -> Self {
         Self {
             access,
             tasks,
             clock,
-            changes,
+            queue,
             entries: Arc::default(),
         }
     }
@@ -86,14 +91,15 @@ impl Hub {
         lock(&self.entries)
     }
 
-    /// Returns the answer for the model and the time until the next query is due. Starts a query if
-    /// none is pending and one is due.
+    /// Returns the answer for the model of the deployment `asker`, and the time until the next query
+    /// is due. Starts a query if none is pending and one is due. Its answer queues the deployment.
     ///
     /// `is_rejected` returns whether the controller rejects a template with that answer. No
     /// revision stores such an answer, so it stays cached.
     pub(super) fn resolve(
         &self,
         model: &HubModel,
+        asker: ObjectKey,
         is_rejected: impl FnOnce(&HubAnswer) -> bool,
     ) -> (HubAnswer, Option<Duration>) {
         let now = self.clock.instant();
@@ -107,6 +113,7 @@ impl Hub {
         };
         entries.retain(|key, entry| key == model || is_kept(entry));
         let entry = entries.entry(model.clone()).or_default();
+        entry.askers.insert(asker);
         let (answer, left) = entry.current(now, is_rejected);
         if left.is_none() && !entry.is_pending {
             entry.is_pending = true;
@@ -137,16 +144,20 @@ impl Hub {
                 is_transient: err.is_transient(),
             },
         };
-        {
+        let askers = {
             let mut entries = self.entries();
             let entry = entries.entry(model).or_default();
-            *entry = Entry {
+            let answered = Entry {
                 answer: Some(answer),
                 at: Some(self.clock.instant()),
                 is_pending: false,
+                askers: BTreeSet::new(),
             };
+            std::mem::replace(entry, answered).askers
+        };
+        for asker in askers {
+            self.queue.add(asker, Priority::Created);
         }
-        self.changes.mark();
     }
 }
 
@@ -178,7 +189,7 @@ mod tests {
         let entry = Entry {
             answer: Some(answer.clone()),
             at: Some(at),
-            is_pending: false,
+            ..Entry::default()
         };
         let current = entry.current(at + Duration::from_secs(second), |_| is_rejected);
         let expect = (is_returned.then(|| answer.clone()), left.map(Duration::from_secs));

@@ -1,7 +1,10 @@
 //! Reconcilers of deployments, replicas, nodes, capacity plans and performance claims.
 //!
 //! Each reconciler reads caches, computes a plan with a pure function and executes the plan. The
-//! loop in `runtime` runs the reconcilers. If several controller processes run, one leads.
+//! loops in `runtime` run the reconcilers. If several controller processes run, one leads.
+//!
+//! An index follows the changes of the caches. Deployments are reconciled one by one, from a queue
+//! in which user changes come first, so the cost of a change does not grow with the fleet.
 //!
 //! Invariants:
 //! - The controllers reach the API server through [`rooflet_client`] only. They do not depend on
@@ -19,9 +22,13 @@ mod executor;
 mod fixture;
 mod fleet;
 mod hub;
+mod index;
 pub mod intent;
 mod node_lifecycle;
+mod owner;
+mod queue;
 mod runtime;
+mod shared;
 mod weekly;
 mod world;
 
@@ -42,9 +49,9 @@ use rooflet_base::clock::Clock;
 use rooflet_base::metrics;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
-use rooflet_client::{Elector, Leadership, Recorder};
+use rooflet_client::{Changes, Elector, Leadership, Recorder};
 
-use runtime::{ControllerMetrics, Reconciler};
+use runtime::{ControllerMetrics, KeyedReconciler, Reconciler};
 use world::World;
 
 /// Namespace of the leader's Lease. Kubernetes' own controllers use the same namespace.
@@ -167,12 +174,15 @@ impl Term {
         tokio::select! {
             () = stop.cancelled() => {}
             () = world.synced() => {
-                self.start(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
-                self.start(&tasks, &world, binder::Binder::new(world.clone()));
-                self.start(&tasks, &world, autoscaler::Autoscaler::new(world.clone()));
-                self.start(&tasks, &world, claim::ClaimReconciler::new(world.clone()));
-                self.start(&tasks, &world, node_lifecycle::NodeLifecycle::new(world.clone()));
-                self.start(&tasks, &world, capacity_plan::CapacityPlanReconciler::new(world.clone()));
+                self.follow(&tasks, &world);
+                self.start_keyed(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
+                let (all, wakeups) = (&world.changes, &world.index.wakeups);
+                self.start(&tasks, &wakeups.binder, binder::Binder::new(world.clone()));
+                self.start(&tasks, &wakeups.autoscaler, autoscaler::Autoscaler::new(world.clone()));
+                self.start(&tasks, all, claim::ClaimReconciler::new(world.clone()));
+                let node_lifecycle = node_lifecycle::NodeLifecycle::new(world.clone());
+                self.start(&tasks, &wakeups.node_lifecycle, node_lifecycle);
+                self.start(&tasks, all, capacity_plan::CapacityPlanReconciler::new(world.clone()));
                 let broken = tasks.stop_token();
                 tokio::select! {
                     () = stop.cancelled() => {}
@@ -186,12 +196,33 @@ impl Term {
         }
     }
 
-    fn start<R: Reconciler>(&self, tasks: &Tasks, world: &World, reconciler: R) {
-        let (changes, clock, metrics) = (
-            world.changes.subscribe(),
+    /// Spawns the task that applies the changes of the caches to the index.
+    fn follow(&self, tasks: &Tasks, world: &World) {
+        let (index, changes) = (world.index.clone(), world.changes.subscribe());
+        tasks.spawn("index", move |stop| {
+            Box::pin(async move {
+                index.follow(changes, stop).await;
+                Ok::<(), std::convert::Infallible>(())
+            })
+        });
+    }
+
+    fn start_keyed<R: KeyedReconciler>(&self, tasks: &Tasks, world: &World, reconciler: R) {
+        let (queue, clock, metrics) = (
+            world.index.queue.clone(),
             self.clock.clone(),
             self.metrics.clone(),
         );
+        tasks.spawn(R::NAME, move |stop| {
+            Box::pin(async move {
+                runtime::run_keyed(reconciler, queue, clock, metrics, stop).await;
+                Ok::<(), std::convert::Infallible>(())
+            })
+        });
+    }
+
+    fn start<R: Reconciler>(&self, tasks: &Tasks, changes: &Changes, reconciler: R) {
+        let (changes, clock, metrics) = (changes.subscribe(), self.clock.clone(), self.metrics.clone());
         tasks.spawn(R::NAME, move |stop| {
             Box::pin(async move {
                 runtime::run(reconciler, changes, clock, metrics, stop).await;

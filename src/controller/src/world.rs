@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PatchParams, PostParams, Preconditions};
 use kube::core::object::HasStatus;
 use kube::runtime::watcher;
@@ -12,9 +11,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use tokio::sync::Mutex;
 
-use super::fleet::SharedFleet;
 use super::hub::Hub;
 use super::intent::Version;
+use super::shared::SharedIndex;
 use rooflet_api::meta::{GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
 use rooflet_api::v1alpha1::{
     CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
@@ -32,8 +31,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns true for the Lease of a gateway.
 ///
-/// Changes of these Leases trigger a pass, because they contain the gateways' demand. Renewals by
-/// nodes trigger none: 10,000 nodes renew 1,000 Leases per second. The node lifecycle reads them
+/// Changes of these Leases trigger a pass of the autoscaler, because they contain the gateways'
+/// demand. Renewals by nodes trigger none: 10,000 nodes renew 1,000 Leases per second. The node lifecycle reads them
 /// periodically.
 fn is_gateway_lease(lease: &Lease) -> bool {
     lease.name_any().starts_with(GATEWAY_LEASE_PREFIX)
@@ -49,12 +48,13 @@ pub(super) struct World {
     pub(super) replicas: Cache<ModelReplica>,
     pub(super) claims: Cache<PerformanceClaim>,
     pub(super) plans: Cache<CapacityPlan>,
-    pub(super) fleet: SharedFleet,
+    pub(super) index: SharedIndex,
     /// Serializes reconcilers that delete replicas within a deployment's bounds. A reconciler holds
     /// the lock from counting the replicas until the caches contain the deletions. Otherwise two
     /// reconcilers could each delete the last replica that may be unavailable.
     pub(super) disruptions: Arc<Mutex<()>>,
     pub(super) hub: Hub,
+    /// Notifies of every change, except renewals of Leases.
     pub(super) changes: Changes,
     pub(super) recorder: Recorder,
     pub(super) clock: Clock,
@@ -80,14 +80,26 @@ impl World {
         let leases = Api::namespaced(client.clone(), LEASE_NAMESPACE);
         let nodes = watch(tasks, Api::all(client.clone()), config(), &clock, &changes);
         let replicas = watch(tasks, Api::all(client.clone()), config(), &clock, &changes);
+        let deployments = watch(tasks, Api::all(client.clone()), config(), &clock, &changes);
+        let revisions = watch(tasks, Api::all(client.clone()), config(), &clock, &changes);
+        let index = SharedIndex::new(
+            &nodes,
+            &deployments,
+            &revisions,
+            &replicas,
+            reserve_node_failures,
+            clock.clone(),
+        );
+        // Leases contain the gateways' demand.
+        let demand = &index.wakeups.autoscaler;
         Self {
-            fleet: SharedFleet::new(nodes.clone(), replicas.clone(), &changes, reserve_node_failures),
             disruptions: Arc::default(),
-            hub: Hub::new(hub, tasks.clone(), clock.clone(), changes.clone()),
+            hub: Hub::new(hub, tasks.clone(), clock.clone(), index.queue.clone()),
             nodes,
-            leases: watch_heeding(tasks, leases, config(), &clock, &changes, is_gateway_lease),
-            deployments: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
-            revisions: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
+            leases: watch_heeding(tasks, leases, config(), &clock, demand, is_gateway_lease),
+            index,
+            deployments,
+            revisions,
             replicas,
             claims: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
             plans: watch(tasks, Api::all(client.clone()), config(), &clock, &changes),
@@ -317,10 +329,4 @@ impl World {
         }
         Ok(changed)
     }
-}
-
-/// Returns the owner reference of the object's controller.
-pub(super) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    let owners = meta.owner_references.as_ref()?;
-    owners.iter().find(|owner| owner.controller == Some(true))
 }

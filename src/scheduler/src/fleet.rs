@@ -105,8 +105,8 @@ impl Fleet {
         }
     }
 
-    /// Adds or updates a node.
-    pub fn set_node(&mut self, node: &FleetNode) {
+    /// Adds or updates a node. Returns whether a fact changed on which placements depend.
+    pub fn set_node(&mut self, node: &FleetNode) -> bool {
         let name = node.name_any();
         let facts = NodeFacts::new(node);
         match self.position(&name) {
@@ -126,7 +126,7 @@ impl Fleet {
                     && state.disk == facts.disk
                     && state.link == facts.link
                 {
-                    return;
+                    return false;
                 }
                 if !same_machine {
                     let (id, machine) = self.machines.enter(facts.machine);
@@ -189,6 +189,7 @@ impl Fleet {
                 self.changes.restart();
             }
         }
+        true
     }
 
     /// Removes a node. Its replicas count again if a node of this name is added.

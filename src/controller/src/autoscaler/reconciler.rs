@@ -7,14 +7,16 @@ use kube::ResourceExt;
 use super::demand::Gateways;
 use super::first_token::{FirstToken, ReadyReplica};
 use super::plan::Signals;
-use super::writes::{Autoscaling, is_autoscaled};
+use super::writes::Autoscaling;
 use crate::executor::Executor;
 use crate::intent::{Intents, Snapshot};
+use crate::owner::controller;
 use crate::runtime::{PassStatus, Reconciler};
-use crate::world::{World, controller};
+use crate::world::World;
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{MeasuredSpeed, ModelDeployment, ModelReplica};
+use rooflet_client::ObjectKey;
 
 /// Reconciler of `spec.replicas`.
 pub(crate) struct Autoscaler {
@@ -69,8 +71,13 @@ impl Reconciler for Autoscaler {
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();
-        let deployments = self.world.deployments.list();
-        if !deployments.iter().any(|deployment| is_autoscaled(deployment)) {
+        let index = self.world.index.lock().await;
+        let deployments: Vec<_> = index
+            .deployments
+            .autoscaled()
+            .map(|(_, deployment)| deployment.clone())
+            .collect();
+        if deployments.is_empty() {
             self.autoscaling = Autoscaling::default();
             return pass;
         }
@@ -78,16 +85,14 @@ impl Reconciler for Autoscaler {
         let waiting = self
             .gateways
             .waiting(leases.iter().map(AsRef::as_ref), self.world.clock.instant());
-        let replicas = self.world.replicas.list();
         let signals = |deployment: &ModelDeployment| {
             let (uid, name) = (deployment.uid().unwrap_or_default(), deployment.name_any());
-            let own = replicas
-                .iter()
-                .map(AsRef::as_ref)
-                .filter(|replica: &&ModelReplica| {
-                    replica.labels().get(DEPLOYMENT_LABEL) == Some(&name)
-                        && controller(&replica.metadata).is_some_and(|controller| controller.uid == uid)
-                });
+            let object_key = ObjectKey::of(deployment);
+            let named = index.deployments.replicas_of(&object_key);
+            let own = named.map(AsRef::as_ref).filter(|replica: &&ModelReplica| {
+                replica.labels().get(DEPLOYMENT_LABEL) == Some(&name)
+                    && controller(&replica.metadata).is_some_and(|controller| controller.uid == uid)
+            });
             let served = deployment.spec.serving.name.clone().unwrap_or(name.clone());
             let key = (deployment.namespace().unwrap_or_default(), served);
             signals(own, waiting.get(&key).copied().unwrap_or(0))
@@ -97,6 +102,7 @@ impl Reconciler for Autoscaler {
             writes,
             requeue_after,
         } = self.autoscaling.intents(&deployments, signals, now);
+        drop(index);
         pass.requeue(requeue_after);
         let snapshot = Snapshot {
             deployments,

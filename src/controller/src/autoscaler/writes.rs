@@ -77,7 +77,7 @@ fn scale(of: Version, current: i32, decision: &Decision) -> PlannedWrite {
 }
 
 /// Returns whether the autoscaler sets the deployment's replica count.
-pub(super) fn is_autoscaled(deployment: &ModelDeployment) -> bool {
+fn is_autoscaled(deployment: &ModelDeployment) -> bool {
     deployment.spec.autoscaling.is_some() && deployment.metadata.deletion_timestamp.is_none()
 }
 

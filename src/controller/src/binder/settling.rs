@@ -33,7 +33,14 @@ impl Settling {
         now: Instant,
     ) -> Option<Duration> {
         let is_placed = |replica: &Arc<ModelReplica>| replica.spec.node_name.is_some();
-        if replicas.iter().all(is_placed) || !are_replicas_missing(deployments, replicas) {
+        let is_unsettled = !replicas.iter().all(is_placed) && are_replicas_missing(deployments, replicas);
+        self.delay(is_unsettled, now)
+    }
+
+    /// Returns the remaining delay. `is_unsettled`: a replica has no node while a deployment has
+    /// fewer replicas than desired.
+    pub(super) fn delay(&mut self, is_unsettled: bool, now: Instant) -> Option<Duration> {
+        if !is_unsettled {
             self.since = None;
             return None;
         }
@@ -44,7 +51,10 @@ impl Settling {
 }
 
 /// Returns whether a deployment has fewer replicas than `spec.replicas`.
-fn are_replicas_missing(deployments: &[Arc<ModelDeployment>], replicas: &[Arc<ModelReplica>]) -> bool {
+pub(crate) fn are_replicas_missing(
+    deployments: &[Arc<ModelDeployment>],
+    replicas: &[Arc<ModelReplica>],
+) -> bool {
     let mut missing: BTreeMap<(Option<&str>, &str), i32> = deployments
         .iter()
         .filter(|deployment| deployment.metadata.deletion_timestamp.is_none())

@@ -3,6 +3,7 @@
 use super::*;
 use crate::fixture::node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use rooflet_api::meta::MIRROR_ANNOTATION;
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::at;
 
@@ -33,8 +34,9 @@ fn set(replica: &mut ModelReplica, kind: &str, truth: Truth, reason: &str, secon
 
 fn check(nodes: &[FleetNode], replicas: &[ModelReplica], expect: &str) {
     let mut fleet = Fleet::new(nodes, replicas);
-    let replicas: Vec<_> = replicas.iter().collect();
-    let steps: Vec<_> = plan(&mut fleet, &replicas, at(1000))
+    let find = |key: &ReplicaKey| replicas.iter().find(|replica| ReplicaKey::of(*replica) == *key);
+    let candidates: Vec<_> = replicas.iter().filter(|replica| is_candidate(replica)).collect();
+    let steps: Vec<_> = plan(&mut fleet, &candidates, find, at(1000))
         .iter()
         .map(|step| match step {
             Step::Bind { replica, node, .. } => format!("{}->{node}", replica.name_any()),
@@ -66,7 +68,7 @@ fn reports_an_unchanged_reason_once() {
     let mut x = replica("x", 1, None);
     let all = [&x];
     let mut fleet = Fleet::new(&nodes, all);
-    let Some(Step::Report { status, .. }) = plan(&mut fleet, &all, at(1)).pop() else {
+    let Some(Step::Report { status, .. }) = plan(&mut fleet, &all, |_| None, at(1)).pop() else {
         panic!("the replica does not fit");
     };
     x.status = Some(*status);
@@ -82,7 +84,8 @@ fn preempts_once_and_keeps_the_freed_memory_for_the_preemptor() {
     high.spec.priority = 5;
     let all = [&low, &high];
     let mut fleet = Fleet::new(&nodes, all);
-    let steps = plan(&mut fleet, &all, at(1000));
+    let find = |key: &ReplicaKey| all.into_iter().find(|replica| ReplicaKey::of(*replica) == *key);
+    let steps = plan(&mut fleet, &all, find, at(1000));
     let [
         Step::Preempt {
             status,

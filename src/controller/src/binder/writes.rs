@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{Step, confirmation, plan, requests, unscheduled};
-use crate::fleet::FollowedFleet;
+use crate::fleet::{FollowedFleet, object_key};
 use crate::intent::{
     Batch, Deletion, Dependency, EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Snapshot,
     Version,
@@ -17,7 +17,10 @@ use rooflet_scheduler::{ReplicaKey, Rival};
 /// Returns the writes of one pass of the binder. `fleet` follows the objects of the snapshot.
 pub fn intents(fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
     let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
-    let batches = fleet.trial(|fleet| batches(plan(fleet, &replicas, now)));
+    let batches = fleet.trial(|fleet, objects| {
+        let find = |key: &ReplicaKey| objects.get(&object_key(key)).map(Arc::as_ref);
+        batches(plan(fleet, &replicas, find, now))
+    });
     Intents {
         writes: batches.into_iter().flatten().collect(),
         requeue_after: None,
@@ -120,7 +123,7 @@ pub fn rival(fleet: &mut FollowedFleet, snapshot: &Snapshot, rival: Rival, now: 
     let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
     let unscheduled = unscheduled(&replicas);
     let requests = requests(&unscheduled, &replicas, now);
-    let placed = fleet.trial(|fleet| rival.place_all(&requests, fleet));
+    let placed = fleet.trial(|fleet, _| rival.place_all(&requests, fleet));
     let mut intents = Intents::default();
     for (replica, node) in unscheduled.into_iter().zip(placed) {
         let writes = node.map(|node| bind(replica, node));

@@ -62,6 +62,8 @@ impl CapacityPlanReconciler {
 impl Reconciler for CapacityPlanReconciler {
     const NAME: &'static str = "capacity-plan";
     const RESYNC: Duration = Duration::from_secs(60);
+    // A pass reads the whole fleet.
+    const MIN_PERIOD: Duration = Duration::from_secs(2);
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();

@@ -9,12 +9,38 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::world::controller;
+use crate::owner::controller;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, controller_reference};
 use rooflet_api::v1alpha1::ModelDeployment;
 
 /// Namespace and name of a deployment.
 type DeploymentKey<'a> = (Option<&'a str>, &'a str);
+
+/// Relation of a revision or replica to the deployment of its label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relation<'a> {
+    /// The deployment controls the object.
+    Controlled,
+    /// The object has no controller. The deployment of this name adopts it.
+    Orphan(&'a str),
+    /// The object has no label or another controller, or cannot be adopted.
+    Foreign,
+}
+
+pub(super) fn relation<K: Resource>(object: &K) -> Relation<'_> {
+    let label = object.labels().get(DEPLOYMENT_LABEL).map(String::as_str);
+    let is_adoptable =
+        object.meta().deletion_timestamp.is_none() && !object.annotations().contains_key(MIRROR_ANNOTATION);
+    match (label, controller(object.meta())) {
+        (Some(label), Some(controller))
+            if controller.kind == ModelDeployment::kind(&()) && controller.name == label =>
+        {
+            Relation::Controlled
+        }
+        (Some(label), None) if is_adoptable => Relation::Orphan(label),
+        (Some(_) | None, _) => Relation::Foreign,
+    }
+}
 
 /// Objects of one kind by owner.
 pub(super) struct Owned<'a, K> {
@@ -31,23 +57,17 @@ impl<'a, K: Resource<DynamicType = ()>> Owned<'a, K> {
             foreign: HashMap::new(),
         };
         for object in objects {
-            let meta = object.meta();
-            let namespace = meta.namespace.as_deref();
-            let label = object.labels().get(DEPLOYMENT_LABEL).map(String::as_str);
-            let controller = controller(meta);
-            if let Some(controller) = controller {
+            let namespace = object.meta().namespace.as_deref();
+            if let Some(controller) = controller(object.meta()) {
                 let controlled = owned.by_controller.entry(&controller.uid).or_default();
                 controlled.push(object.as_ref());
             }
-            let is_adoptable =
-                meta.deletion_timestamp.is_none() && !object.annotations().contains_key(MIRROR_ANNOTATION);
-            match (label, controller) {
-                (Some(label), Some(controller))
-                    if controller.kind == ModelDeployment::kind(&()) && controller.name == label => {}
-                (Some(label), None) if is_adoptable => {
+            match relation(object.as_ref()) {
+                Relation::Controlled => {}
+                Relation::Orphan(label) => {
                     owned.orphans.entry((namespace, label)).or_default().push(object);
                 }
-                (Some(_) | None, _) => owned.foreign.entry(namespace).or_default().push(object),
+                Relation::Foreign => owned.foreign.entry(namespace).or_default().push(object),
             }
         }
         owned

@@ -18,6 +18,8 @@ use crate::intent::{
 };
 use rooflet_api::v1alpha1::{HubModel, ModelDeployment, ModelReplica, ModelRevision};
 use rooflet_client::EventType;
+#[cfg(test)]
+use rooflet_client::ObjectKey;
 use rooflet_scheduler::Fleet;
 
 /// Callback that returns the hub's answer for a template without a revision, or `None` without a
@@ -26,14 +28,22 @@ pub(super) type AskHub<'h> = dyn FnMut(&Observed<'_, '_>, &HubModel) -> Option<H
 
 /// Returns the writes of one pass without a hub. `fleet` contains the objects of the snapshot.
 pub fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
-    intents_with_hub(fleet, snapshot, now, &mut |_, _| None)
+    intents_of(fleet, snapshot, |_| true, now, &mut |_, _| None)
 }
 
-/// Returns the writes of one pass: first those of the deployments that delete replicas, last the
-/// adoptions.
-pub(super) fn intents_with_hub(
+/// Returns the writes of a pass for one deployment without a hub.
+#[cfg(test)]
+pub(crate) fn intents_for(fleet: &Fleet, snapshot: &Snapshot, key: &ObjectKey, now: Timestamp) -> Intents {
+    let is_planned = |deployment: &_| ObjectKey::of(deployment) == *key;
+    intents_of(fleet, snapshot, is_planned, now, &mut |_, _| None)
+}
+
+/// Returns the writes of one pass over the deployments for which `is_planned` returns true: first
+/// those of the deployments that delete replicas, last the adoptions.
+pub(super) fn intents_of(
     fleet: &Fleet,
     snapshot: &Snapshot,
+    is_planned: impl Fn(&ModelDeployment) -> bool,
     now: Timestamp,
     ask_hub: &mut AskHub<'_>,
 ) -> Intents {
@@ -41,7 +51,8 @@ pub(super) fn intents_with_hub(
     let names = ServedNames::new(&snapshot.deployments);
     let mut intents = Intents::default();
     let (mut others, mut adoptions) = (Vec::new(), Vec::new());
-    for deployment in snapshot.deployments.iter().map(Arc::as_ref) {
+    let planned = snapshot.deployments.iter().map(Arc::as_ref);
+    for deployment in planned.filter(|deployment| is_planned(deployment)) {
         let orphans = Orphans {
             revisions: revisions.orphans_of(deployment),
             replicas: replicas.orphans_of(deployment),

@@ -3,8 +3,10 @@
 use jiff::Timestamp;
 
 use super::heartbeats::Timings;
+use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::meta::LEASE_DURATION;
-use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, TaintEffect};
+use rooflet_scheduler::taints_of;
 
 /// Minimum number of silent nodes, and their minimum share of all nodes in percent, in a disrupted
 /// fleet. The values are those of Kubernetes.
@@ -31,4 +33,17 @@ impl Observed<'_> {
         let silent = silence.filter(|silence| **silence >= LEASE_DURATION).count();
         silent >= DISRUPTION_NODES && silent * 100 >= self.nodes.len() * DISRUPTION_PERCENT
     }
+}
+
+/// Returns whether the node's state can require a step for the node or for its replicas: it is not
+/// Ready, it is drained or was, or it evicts replicas.
+pub(crate) fn concerns_lifecycle(node: &FleetNode) -> bool {
+    let conditions = node.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let mut taints = taints_of(node).into_iter();
+    node.spec.drain
+        || !is_true(conditions, condition_type::READY)
+        || conditions
+            .iter()
+            .any(|condition| condition.type_ == condition_type::DRAINED)
+        || taints.any(|taint| taint.effect == TaintEffect::NoExecute)
 }

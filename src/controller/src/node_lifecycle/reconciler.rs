@@ -81,6 +81,8 @@ pub const NODE_MONITOR_PERIOD: Duration = Duration::from_secs(5);
 impl Reconciler for NodeLifecycle {
     const NAME: &'static str = "node-lifecycle";
     const RESYNC: Duration = NODE_MONITOR_PERIOD;
+    // A pass reads the whole fleet. During a drain, every change can cause one.
+    const MIN_PERIOD: Duration = Duration::from_millis(200);
 
     async fn reconcile(&mut self) -> PassStatus {
         let mut pass = PassStatus::default();

@@ -111,7 +111,7 @@ impl Rules {
         };
         let now = world.clock();
         let mut fleet = FollowedFleet::default();
-        fleet.follow(snapshot.nodes.clone(), snapshot.replicas.clone());
+        fleet.follow(&snapshot.nodes, &snapshot.replicas);
         for (reconciler, intents) in [
             (
                 Reconciler::Deployment,

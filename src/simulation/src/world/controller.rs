@@ -104,8 +104,7 @@ impl Control {
 
     /// Updates the fleet to the snapshot.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> &mut FollowedFleet {
-        self.fleet
-            .follow(snapshot.nodes.clone(), snapshot.replicas.clone());
+        self.fleet.follow(&snapshot.nodes, &snapshot.replicas);
         &mut self.fleet
     }
 
