@@ -7,6 +7,8 @@
 
 #[path = "bench/apiserver.rs"]
 mod apiserver;
+#[path = "bench/changes.rs"]
+mod changes;
 #[path = "bench/control.rs"]
 mod control;
 #[path = "bench/fit.rs"]
@@ -35,6 +37,8 @@ mod rival;
 mod simulated;
 #[path = "bench/stats.rs"]
 mod stats;
+#[path = "bench/storm.rs"]
+mod storm;
 #[path = "bench/up.rs"]
 mod up;
 
@@ -51,8 +55,10 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("apiserver", apiserver::run),
     ("control", control::run),
     ("simulated", simulated::run),
+    ("storm", storm::run),
     ("plan", plan::run),
     ("placement", placement::run),
+    ("changes", changes::run),
     ("masks", masks::run),
     ("recovery", recovery::run),
     ("prefix", prefix::run),

@@ -118,7 +118,7 @@ impl Plane {
         format!("https://127.0.0.1:{}/{path}", self.port)
     }
 
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let body = self.api.done(self.api.client.get(self.url(path))).await;
         serde_json::from_slice(&body).expect("JSON")
     }
@@ -155,7 +155,7 @@ impl Plane {
             .await;
     }
 
-    async fn patch(&self, path: &str, change: &Value) {
+    pub(crate) async fn patch(&self, path: &str, change: &Value) {
         let request = self
             .api
             .client
@@ -197,7 +197,7 @@ impl Plane {
     }
 
     /// Sends the deployment of every replica that is bound, with the time.
-    async fn watch_bindings(&self, bound: mpsc::UnboundedSender<(String, Instant)>) {
+    pub(crate) async fn watch_bindings(&self, bound: mpsc::UnboundedSender<(String, Instant)>) {
         let list = self.get(&format!("{REPLICAS}?limit=1")).await;
         let version = list["metadata"]["resourceVersion"]
             .as_str()

@@ -38,7 +38,6 @@ pub(super) use reasons::NODE_NOT_READY;
 pub(super) use reconciler::DeploymentReconciler;
 pub(super) use replica::{is_leaving, is_unschedulable, leaving_since, refusal, refused_recently};
 pub use writes::intents as deployment_intents;
-#[cfg(test)]
 pub(super) use writes::intents_for;
 
 pub(super) use throughput::{Chips, Floor, Throughput};

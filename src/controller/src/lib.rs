@@ -13,6 +13,7 @@
 //! - A second pass over unchanged objects writes nothing.
 
 mod autoscaler;
+pub mod bench;
 mod binder;
 mod capacity_plan;
 mod claim;

@@ -14,6 +14,7 @@ mod writes;
 
 pub(super) use eviction::{left_node, moves_to};
 pub use heartbeats::Heartbeats;
+pub(super) use heartbeats::Timings;
 pub(super) use observed::concerns_lifecycle;
 pub use reconciler::NODE_MONITOR_PERIOD;
 pub(super) use reconciler::NodeLifecycle;

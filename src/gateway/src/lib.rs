@@ -11,6 +11,7 @@
 //! - Prompts are stored as hashes only, and never logged.
 
 mod access;
+pub mod bench;
 mod demand;
 mod dispatch;
 mod headers;

@@ -10,10 +10,12 @@ mod node;
 
 pub use cli::run;
 
-/// Functions for `cargo bench` that no command reaches: placement, logits masks and the engine
-/// alone.
+/// Functions for `cargo bench` that no command reaches: placement, the cores of controller and
+/// gateway, logits masks and the engine alone.
 #[doc(hidden)]
 pub mod bench {
+    pub use rooflet_controller::bench::ControlTrial;
+    pub use rooflet_gateway::bench::RoutingTrial;
     pub use rooflet_scheduler::bench::{PlacementCount, PlacementTrial};
     #[cfg(feature = "mlx")]
     pub use rooflet_text::grammar::bench::{MaskBench, MaskVocabulary};

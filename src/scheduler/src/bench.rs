@@ -60,6 +60,17 @@ pub struct PlacementCount {
     pub overcommitted: usize,
 }
 
+/// Returns Macs of all configurations, without replicas.
+pub fn macs(count: usize) -> Vec<FleetNode> {
+    let models = models();
+    (0..count).map(|index| node(index, &models, false)).collect()
+}
+
+/// Returns model, context tokens, streams and objective of a deployment.
+pub fn demand(deployment: usize) -> (&'static str, u32, u32, Option<f64>) {
+    DEMANDS[deployment % DEMANDS.len()]
+}
+
 impl PlacementTrial {
     /// Creates empty nodes and unscheduled replicas. `own_calibrations`: every node has its own
     /// calibration, so that no results are shared between nodes.
@@ -173,7 +184,7 @@ fn node(index: usize, models: &[NodeModel], own_calibration: bool) -> FleetNode 
 
 fn request(index: usize) -> ReplicaRequest {
     let deployment = index / PER_DEPLOYMENT;
-    let (model, context_tokens, max_concurrency, decode) = DEMANDS[deployment % DEMANDS.len()];
+    let (model, context_tokens, max_concurrency, decode) = demand(deployment);
     let key = |name: String| ReplicaKey {
         namespace: "default".to_owned(),
         name,

@@ -17,9 +17,7 @@ use crate::intent::{
     Version,
 };
 use rooflet_api::v1alpha1::{HubModel, ModelDeployment, ModelReplica, ModelRevision};
-use rooflet_client::EventType;
-#[cfg(test)]
-use rooflet_client::ObjectKey;
+use rooflet_client::{EventType, ObjectKey};
 use rooflet_scheduler::Fleet;
 
 /// Callback that returns the hub's answer for a template without a revision, or `None` without a
@@ -32,7 +30,6 @@ pub fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
 }
 
 /// Returns the writes of a pass for one deployment without a hub.
-#[cfg(test)]
 pub(crate) fn intents_for(fleet: &Fleet, snapshot: &Snapshot, key: &ObjectKey, now: Timestamp) -> Intents {
     let is_planned = |deployment: &_| ObjectKey::of(deployment) == *key;
     intents_of(fleet, snapshot, is_planned, now, &mut |_, _| None)

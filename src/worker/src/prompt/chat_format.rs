@@ -87,7 +87,7 @@ impl ChatFormat {
 fn can_turn_off_reasoning(template: &ChatTemplate, tokenizer: &Tokenizer, markers: ReasoningMarkers) -> bool {
     let is_closed = |variables: &Members| {
         let rendered = template.render(RenderInput {
-            messages: &[message::user("Hi")],
+            messages: &[message::user("hello")],
             variables,
             tools: None,
             add_generation_prompt: true,
