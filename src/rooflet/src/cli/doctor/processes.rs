@@ -84,10 +84,11 @@ async fn adopt_and_stop(tasks: &Tasks, child: &Process) -> Result<(), String> {
     let adopted = Process::adopt(tasks, id.clone()).ok_or("a running process was not found again")?;
     let stopped = adopted.stop(GRACE).await;
     stopped.map_err(|err| format!("{}", Chain(&err)))?;
-    match child.wait().await {
-        Exit::Signal(15) => Ok(()),
-        exit => Err(format!("a process ended with {exit} instead of SIGTERM")),
+    let exit = child.wait().await;
+    if exit == Exit::Signal(15) {
+        return Ok(());
     }
+    Err(format!("a process ended with {exit} instead of SIGTERM"))
 }
 
 async fn has_started(log: &Utf8Path) -> Result<(), String> {
