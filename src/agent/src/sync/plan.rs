@@ -431,5 +431,4 @@ fn refuse(kind: RefusalKind, reason: &str, message: String) -> Step {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 pub(super) mod tests;
