@@ -28,6 +28,7 @@ mod preemption;
 mod pull;
 mod rebalance;
 mod rollout;
+mod selftest;
 // The tests of the worker use the other items.
 mod lifecycle;
 mod node_loss;

@@ -10,6 +10,7 @@ pub mod device;
 pub mod gate;
 pub mod gated_delta;
 mod kernel;
+pub mod kernel_cases;
 pub mod kernel_check;
 pub mod load;
 pub mod metallib;

@@ -64,6 +64,13 @@ pub fn dtype(element: FloatType) -> Dtype {
     }
 }
 
+/// Constant of an element type, evaluated on the device.
+pub fn constant(value: f32, dtype: Dtype) -> mlx_rs::error::Result<Array> {
+    let constant = Array::from_f32(value).as_dtype(dtype)?;
+    constant.eval()?;
+    Ok(constant)
+}
+
 impl Weights {
     /// Opens the files. Float tensors are converted to `compute`.
     pub fn open<P: AsRef<Utf8Path>>(files: &[P], compute: FloatType) -> Result<Self, LoadError> {
@@ -96,13 +103,6 @@ impl Weights {
     /// Element type of float tensors.
     pub fn compute(&self) -> Dtype {
         self.compute
-    }
-
-    /// Constant in the element type, evaluated on the device.
-    pub fn constant(&self, value: f32) -> mlx_rs::error::Result<Array> {
-        let constant = Array::from_f32(value).as_dtype(self.compute)?;
-        constant.eval()?;
-        Ok(constant)
     }
 
     /// Removes a tensor and returns it; floats are converted to the element type.

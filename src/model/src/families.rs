@@ -58,7 +58,7 @@ pub fn names() -> String {
 }
 
 /// Lists every architecture that the engine runs, for messages.
-pub(crate) fn engine_names() -> String {
+pub fn engine_names() -> String {
     sorted(all().filter_map(|family| family.engine.as_ref().map(Architecture::as_str)))
 }
 

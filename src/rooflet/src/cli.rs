@@ -2,8 +2,6 @@
 
 mod agent;
 mod bench;
-#[cfg(feature = "mlx")]
-mod bench_roofline;
 mod claim;
 mod crd;
 mod doctor;
@@ -21,6 +19,8 @@ mod rebalance;
 #[cfg(feature = "mlx")]
 mod reference;
 mod rollout;
+#[cfg(feature = "mlx")]
+mod selftest;
 mod server;
 mod simulate;
 mod token;
@@ -108,6 +108,10 @@ enum Command {
     SimulatedWorker(simulate::worker::Args),
     /// Check this machine and print remedies: chip, memory, power, disk, engine.
     Doctor(doctor::Args),
+    /// Check that the engine computes correctly on this device: kernels, tiny models, bandwidth, and a
+    /// soak on request.
+    #[cfg(feature = "mlx")]
+    Selftest(selftest::Args),
     /// Measure this machine's memory bandwidth through the engine.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
@@ -116,7 +120,7 @@ enum Command {
     Bench(bench::Args),
     /// Predict and measure the decode speed of this machine with models of random weights.
     #[cfg(feature = "mlx")]
-    BenchRoofline(bench_roofline::Args),
+    BenchRoofline(bench::roofline::Args),
     /// Serve one model directory as an OpenAI-compatible server. Agents start workers themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
@@ -198,6 +202,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
         Command::Doctor(args) => return block_on(doctor::run(args)),
+        #[cfg(feature = "mlx")]
+        Command::Selftest(args) => return selftest::run(&args),
         // Times of network reads are accurate only if reader and clock share a thread.
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
@@ -215,7 +221,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         #[cfg(feature = "mlx")]
         Command::Probe(args) => probe::run(&args),
         #[cfg(feature = "mlx")]
-        Command::BenchRoofline(args) => block_on(bench_roofline::run(args)),
+        Command::BenchRoofline(args) => block_on(bench::roofline::run(args)),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
         Command::Crd(args) => crd::run(&args),

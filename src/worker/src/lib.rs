@@ -19,6 +19,7 @@ mod metrics;
 mod models;
 mod prompt;
 mod sampling;
+pub mod selftest;
 
 use std::io;
 use std::net::SocketAddr;

@@ -18,6 +18,8 @@ use crate::backend::Backend;
 use crate::exclusive;
 use crate::gate::GateKernel;
 use crate::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State, Tokens};
+use crate::kernel_cases::{ACTIVATIONS, FLOATS, GATE_SHAPES, GATED_DELTA_DIMENSIONS, GATED_DELTA_SIZES};
+use crate::load::dtype;
 use rooflet_model::config::Activation;
 use rooflet_testing::TempDir;
 
@@ -144,40 +146,17 @@ fn type_name(dtype: Dtype) -> &'static str {
     name.expect("kernels use floats only").1
 }
 
-fn floats() -> [Dtype; 3] {
-    [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16]
-}
-
 /// Every kernel in each float type, with inputs in both address spaces.
 fn all_functions() -> Vec<Function> {
     let mut functions = Vec::new();
-    for float in floats() {
-        for activation in [
-            Activation::Silu,
-            Activation::GeluTanh,
-            Activation::ClampedSilu { limit: 7.0 },
-        ] {
-            for shape in [&[1, 1, 4096][..], &[2, 16, 64], &[4]] {
+    for float in FLOATS.map(dtype) {
+        for activation in ACTIVATIONS {
+            for shape in GATE_SHAPES {
                 functions.extend(record(|| run_gate(activation, float, shape)));
             }
         }
-        // Those of Qwen3-Next, and small ones: fewer heads than `DEVICE_ELEMENTS`, the shortest
-        // window, and vectors of different lengths.
-        for (key_heads, key_dim, value_heads, value_dim, width) in [
-            (16, 128, 32, 128, 4),
-            (2, 64, 4, 64, 4),
-            (1, 32, 1, 32, 2),
-            (1, 32, 2, 256, 4),
-            (1, 256, 2, 32, 4),
-        ] {
-            let dimensions = Dimensions {
-                key_heads,
-                key_dim,
-                value_heads,
-                value_dim,
-                width,
-            };
-            for (rows, tokens) in [(1, 1), (1, 16), (3, 1), (8, 16), (9, 1)] {
+        for dimensions in GATED_DELTA_DIMENSIONS {
+            for (rows, tokens) in GATED_DELTA_SIZES {
                 functions.extend(record(|| run_gated_delta(dimensions, float, rows, tokens)));
             }
         }

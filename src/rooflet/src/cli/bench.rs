@@ -3,6 +3,8 @@
 mod client;
 mod html;
 mod prompt;
+#[cfg(feature = "mlx")]
+pub(super) mod roofline;
 mod table;
 mod target;
 

@@ -8,10 +8,10 @@ use rooflet_mlx::mlx_rs::ops::{add, clip, minimum, multiply, power, sigmoid, spl
 use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use super::experts::Experts;
-use super::kernels::{Kernels, check_close, random_values};
+use super::kernels::{Difference, Kernels, random_values};
 use super::linear::Linear;
 use rooflet_mlx::gate::GateKernel;
-use rooflet_mlx::load::{LoadError, Weights};
+use rooflet_mlx::load::{self, LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::{Activation, DenseConfig, FeedForwardConfig};
 
@@ -53,15 +53,10 @@ impl Gate {
         weights: &Weights,
         kernels: &mut Kernels,
     ) -> std::result::Result<Self, LoadError> {
-        let operations = Operations::new(activation, weights)?;
+        let operations =
+            Operations::new(activation, weights.compute()).map_err(|err| LoadError::Evaluate { err })?;
         let kernel = kernels.gate(activation, |kernel| {
-            // The inputs exceed any limit.
-            let wide =
-                |seed| random_values(seed, &[3, 1000], weights.compute())?.multiply(Array::from_f32(5.0));
-            let (gate, up) = (wide(1)?, wide(2)?);
-            let float = |array: &Array| array.as_dtype(Dtype::Float32);
-            let exact = operations.apply(&float(&gate)?, &float(&up)?)?;
-            check_close("gated values", &kernel.apply(&gate, &up)?, &exact)
+            difference(kernel, activation, &[3, 1000], weights.compute())?.check("gated values")
         });
         Ok(Self { operations, kernel })
     }
@@ -74,13 +69,24 @@ impl Gate {
     }
 }
 
+/// Compares a kernel with MLX's operations in float32, on random inputs.
+pub(crate) fn difference(
+    kernel: &GateKernel,
+    activation: Activation,
+    shape: &[i32],
+    float: Dtype,
+) -> Result<Difference> {
+    // The inputs exceed any limit.
+    let wide = |seed| random_values(seed, shape, float)?.multiply(Array::from_f32(5.0).as_dtype(float)?);
+    let (gate, up) = (wide(1)?, wide(2)?);
+    let float32 = |array: &Array| array.as_dtype(Dtype::Float32);
+    let exact = Operations::new(activation, Dtype::Float32)?.apply(&float32(&gate)?, &float32(&up)?)?;
+    Difference::new(&kernel.apply(&gate, &up)?, &exact)
+}
+
 impl Operations {
-    fn new(activation: Activation, weights: &Weights) -> std::result::Result<Self, LoadError> {
-        let constant = |value: f64| {
-            weights
-                .constant(value as f32)
-                .map_err(|err| LoadError::Evaluate { err })
-        };
+    fn new(activation: Activation, compute: Dtype) -> Result<Self> {
+        let constant = |value: f64| load::constant(value as f32, compute);
         Ok(match activation {
             Activation::Silu => Self::Silu,
             Activation::GeluTanh => Self::GeluTanh {

@@ -95,35 +95,52 @@ pub(super) fn random_values(seed: u64, shape: &[i32], float: Dtype) -> Result<Ar
     random::normal::<f32>(shape, None, None, &random::key(seed)?)?.as_dtype(float)
 }
 
-/// Returns an error if `computed` differs from `exact`, which is in float32, by more than rounding:
-/// at any place, or on average.
-pub(super) fn check_close(what: &str, computed: &Array, exact: &Array) -> Result<()> {
-    if computed.shape() != exact.shape() {
-        return Err(Exception::custom(format!("{what}: shapes differ")));
-    }
-    let difference = abs(subtract(computed.as_dtype(Dtype::Float32)?, exact)?)?;
-    let exact = abs(exact)?;
-    let compare = |measure: &str, difference: Array, exact: Array| {
-        let (difference, exact) = (number(&difference)?, number(&exact)?);
-        // False for NaN.
-        if difference <= TOLERANCE * exact {
-            Ok(())
-        } else {
-            Err(Exception::custom(format!(
-                "{what}: {measure} is {difference}, of {exact}"
-            )))
+/// Difference between computed values and exact values in float32, as shares of the exact values.
+/// NaN if a value is not a number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Difference {
+    /// Largest difference, as a share of the largest value.
+    pub(crate) largest: f32,
+    /// Average difference, as a share of the average magnitude.
+    pub(crate) average: f32,
+}
+
+impl Difference {
+    pub(crate) fn new(computed: &Array, exact: &Array) -> Result<Self> {
+        if computed.shape() != exact.shape() {
+            return Err(Exception::custom("shapes differ"));
         }
-    };
-    compare(
-        "largest difference",
-        max(&difference, false)?,
-        max(&exact, false)?,
-    )?;
-    compare(
-        "average difference",
-        mean(&difference, false)?,
-        mean(&exact, false)?,
-    )
+        let difference = abs(subtract(computed.as_dtype(Dtype::Float32)?, exact)?)?;
+        let exact = abs(exact)?;
+        let share =
+            |difference: Array, exact: Array| -> Result<f32> { Ok(number(&difference)? / number(&exact)?) };
+        Ok(Self {
+            largest: share(max(&difference, false)?, max(&exact, false)?)?,
+            average: share(mean(&difference, false)?, mean(&exact, false)?)?,
+        })
+    }
+
+    /// Returns the larger share. NaN if one of them is NaN.
+    pub(crate) fn most(self) -> f32 {
+        if self.largest.is_nan() || self.average.is_nan() {
+            return f32::NAN;
+        }
+        self.largest.max(self.average)
+    }
+
+    /// Returns an error if the values differ by more than rounding: at any place, or on average.
+    pub(super) fn check(self, what: &str) -> Result<()> {
+        for (measure, share) in [("largest", self.largest), ("average", self.average)] {
+            // False for NaN.
+            let is_close = share <= TOLERANCE;
+            if !is_close {
+                return Err(Exception::custom(format!(
+                    "{what}: the {measure} difference is {share} of the {measure} value, and the limit is {TOLERANCE}"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn number(array: &Array) -> Result<f32> {
@@ -158,7 +175,8 @@ mod tests {
         let _mlx = rooflet_mlx::exclusive();
         let exact = random_values(1, &[4, 100], Dtype::Float32).unwrap();
         let rounded = exact.as_dtype(Dtype::Bfloat16).unwrap();
-        check_close("it", &rounded, &exact).unwrap();
+        let check = |computed: &Array| Difference::new(computed, &exact)?.check("it");
+        check(&rounded).unwrap();
         let other = random_values(2, &[4, 100], Dtype::Float32).unwrap();
         let scaled = exact.multiply(Array::from_f32(1.03)).unwrap();
         let one_off = exact
@@ -169,7 +187,7 @@ mod tests {
             .unwrap();
         let not_a_number = exact.multiply(Array::from_f32(f32::NAN)).unwrap();
         for wrong in [other, scaled, one_off, not_a_number] {
-            check_close("it", &wrong, &exact).unwrap_err();
+            check(&wrong).unwrap_err();
         }
     }
 }

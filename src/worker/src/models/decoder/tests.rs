@@ -1,8 +1,8 @@
-use base64::Engine as _;
 use camino::Utf8PathBuf;
 use rooflet_mlx::mlx_rs::ops::indexing::argmax_axis;
 
 use super::*;
+use crate::selftest::logits::{Case, REFERENCE_TOLERANCE, Replay};
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_mlx as mlx;
 use rooflet_mlx::backend::Backend;
@@ -27,44 +27,15 @@ fn tokens(ids: &[u32]) -> Array {
 /// Bits of the logits. Float comparison would treat -0.0 as equal to 0.0, and NaN as unequal to
 /// itself.
 fn bits(logits: &Array) -> Vec<u32> {
-    logits
-        .to_vec_exact::<f32>()
-        .unwrap()
-        .into_iter()
-        .map(f32::to_bits)
-        .collect()
+    bits_of(&logits.to_vec_exact::<f32>().unwrap())
 }
 
-struct Case {
-    model: String,
-    prompt: Vec<u32>,
-    logits: Vec<u32>,
-    greedy: Vec<u32>,
-    last: Vec<u32>,
+fn bits_of(logits: &[f32]) -> Vec<u32> {
+    logits.iter().copied().map(f32::to_bits).collect()
 }
 
 fn cases(file: &str) -> Vec<Case> {
-    let text = std::fs::read_to_string(root().join("e2e/fixtures").join(file)).unwrap();
-    let fixture: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let floats = |value: &serde_json::Value| -> Vec<u32> {
-        let bytes = base64::engine::general_purpose::STANDARD
-            .decode(value.as_str().unwrap_or_default())
-            .unwrap();
-        bytes
-            .chunks_exact(4)
-            .map(|four| u32::from_le_bytes(four.try_into().unwrap()))
-            .collect()
-    };
-    let cases = fixture["cases"].as_array().unwrap().iter();
-    cases
-        .map(|case| Case {
-            model: case["model"].as_str().unwrap().to_owned(),
-            prompt: serde_json::from_value(case["prompt"].clone()).unwrap(),
-            logits: floats(&case["logits"]),
-            greedy: serde_json::from_value(case["greedy"].clone()).unwrap(),
-            last: floats(&case["last"]),
-        })
-        .collect()
+    Case::parse_all(&std::fs::read(root().join("e2e/fixtures").join(file)).unwrap()).unwrap()
 }
 
 /// Reference values of mlx-lm on the same MLX library.
@@ -77,9 +48,6 @@ fn transformers() -> Vec<Case> {
     cases("reference.json")
 }
 
-/// Maximum difference from the logits of a program that adds the same values in another order.
-const REFERENCE_TOLERANCE: f32 = 1e-4;
-
 #[test]
 fn logits_equal_those_of_transformers() {
     let _mlx = mlx::exclusive();
@@ -87,26 +55,11 @@ fn logits_equal_those_of_transformers() {
         return;
     }
     for case in transformers() {
-        let model = load(&case.model);
-        let mut cache = model.new_cache();
-        let mut logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
-        let ours = logits.to_vec_exact::<f32>().unwrap();
-        let theirs = case.logits.iter().map(|bits| f32::from_bits(*bits));
-        let most = ours
-            .iter()
-            .zip(theirs)
-            .map(|(ours, theirs)| (ours - theirs).abs());
-        let most = most.fold(0.0, f32::max);
+        let replay = Replay::run(&load(&case.model), &case).unwrap();
         let name = format!("{} after {} tokens", case.model, case.prompt.len());
-        assert!(most <= REFERENCE_TOLERANCE, "{name}: {most}");
-
-        let mut greedy = Vec::new();
-        for _ in 0..case.greedy.len() {
-            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
-            greedy.push(token);
-            logits = model.forward(&tokens(&[token]), &mut cache).unwrap();
-        }
-        assert_eq!(greedy, case.greedy, "{name}");
+        let difference = replay.difference(&case);
+        assert!(difference <= REFERENCE_TOLERANCE, "{name}: {difference}");
+        assert_eq!(replay.shortfall, 0.0, "{name}");
     }
 }
 
@@ -122,27 +75,14 @@ fn logits_are_bit_identical_to_mlx_lm() {
         return;
     }
     for case in mlx_lm() {
-        let model = load(&case.model);
-        let mut cache = model.new_cache();
-        let logits = model.forward(&tokens(&case.prompt), &mut cache).unwrap();
+        let replay = Replay::run(&load(&case.model), &case).unwrap();
+        let name = format!("{} after {} tokens", case.model, case.prompt.len());
+        assert!(bits_of(&replay.logits) == bits_of(&case.logits), "{name}");
+        assert_eq!(replay.shortfall, 0.0, "{name}");
         assert!(
-            bits(&logits) == case.logits,
-            "{} after {} tokens",
-            case.model,
-            case.prompt.len()
+            bits_of(&replay.last) == bits_of(&case.last),
+            "{name}, after cached decoding"
         );
-
-        let mut logits = logits;
-        let mut greedy = Vec::new();
-        for step in 0..case.greedy.len() {
-            let token: u32 = argmax_axis(&logits, -1, false).unwrap().item_exact();
-            greedy.push(token);
-            if step + 1 < case.greedy.len() {
-                logits = model.forward(&tokens(&[token]), &mut cache).unwrap();
-            }
-        }
-        assert_eq!(greedy, case.greedy, "{}", case.model);
-        assert!(bits(&logits) == case.last, "{} after cached decoding", case.model);
     }
 }
 
@@ -162,7 +102,7 @@ fn prefill_chunks_do_not_change_logits() {
             }
             let logits = model.forward(&tokens(&[*last]), &mut cache).unwrap();
             assert!(
-                bits(&logits) == case.logits,
+                bits(&logits) == bits_of(&case.logits),
                 "{} in chunks of {chunk}",
                 case.model
             );

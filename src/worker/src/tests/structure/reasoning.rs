@@ -200,4 +200,3 @@ fn request_turns_on_reasoning_before_a_strict_format() {
         })
     });
 }
-

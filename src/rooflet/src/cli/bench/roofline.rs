@@ -9,8 +9,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use sysinfo::System;
 
 use self::models::{SHAPES, Shape};
-use super::ui::digits::three_digits;
-use super::{Failure, fit, ui};
+use crate::cli::ui::digits::three_digits;
+use crate::cli::{Failure, fit, ui};
 use crate::node::shutdown;
 use rooflet_api::wire::ProbeReport;
 use rooflet_artifact::model_dir::ModelDir;
@@ -31,7 +31,7 @@ const PROMPT_TOKENS: u32 = 8;
 
 /// Arguments of `rooflet bench-roofline`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Models by number of parameters. On a CPU, the largest default model takes half a second per
     /// token.
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', default_value = "20m,75m,220m,600m", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.map(|shape| shape.name)))]
@@ -69,7 +69,7 @@ struct Run {
     measured: f64,
 }
 
-pub(super) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;
     let temporary;
