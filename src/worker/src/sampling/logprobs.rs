@@ -92,9 +92,9 @@ impl Logprobs {
             let from = place * width;
             let range = from..from + width.min(*requested);
             let top = tokens[range.clone()].iter().copied();
-            let logprobs = logprobs[range].iter().copied().map(finite);
+            let logprobs = logprobs[range].iter().copied().map(bounded);
             let token = TokenLogprobs {
-                logprob: finite(selected[place]),
+                logprob: bounded(selected[place]),
                 top: top.zip(logprobs).collect(),
             };
             (*row, token)
@@ -103,9 +103,12 @@ impl Logprobs {
     }
 }
 
-fn finite(logprob: f32) -> f32 {
-    // `max` also replaces NaN.
-    logprob.max(MIN_LOGPROB)
+/// Replaces minus infinity. NaN stays, so that the request fails.
+fn bounded(logprob: f32) -> f32 {
+    match logprob.is_nan() {
+        true => logprob,
+        false => logprob.max(MIN_LOGPROB),
+    }
 }
 
 #[cfg(test)]
