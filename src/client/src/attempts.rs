@@ -56,10 +56,15 @@ impl Attempts {
     /// Returns the delay before the next attempt. Failures with the same reason as the previous one
     /// are logged at growing intervals.
     pub fn failed(&mut self, err: &ApiError) -> Duration {
-        if self.is_to_log(err) {
-            warn!(error = %Chain(err), "{} failed; retrying", self.what);
-        } else {
-            debug!(error = %Chain(err), "{} failed again", self.what);
+        self.failed_with(err, None)
+    }
+
+    /// Like [`Self::failed`]. Logs what the user can do about the failure.
+    pub(crate) fn failed_with(&mut self, err: &ApiError, remedy: Option<String>) -> Duration {
+        match (self.is_to_log(err), remedy) {
+            (false, _) => debug!(error = %Chain(err), "{} failed again", self.what),
+            (true, None) => warn!(error = %Chain(err), "{} failed; retrying", self.what),
+            (true, Some(remedy)) => warn!(error = %Chain(err), remedy, "{} failed; retrying", self.what),
         }
         self.backoff.next_wait()
     }

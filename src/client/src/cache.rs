@@ -18,22 +18,20 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::core::DeserializeGuard;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch as channel;
-use tracing::{debug, info, warn};
+use tracing::info;
 
 use self::copy::LocalCopy;
 pub use self::copy::ObjectKey;
 pub(crate) use self::copy::Unreadable;
 use self::feed::Feeds;
 pub use self::feed::{Change, Feed};
-use super::attempts::Repeats;
 use super::sleep::SleepDetector;
-use super::{ApiError, Backoff};
+use super::{ApiError, Attempts, remedy};
 use rooflet_base::clock::Clock;
-use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 
@@ -207,16 +205,26 @@ pub fn watch_heeding<K: CachedKind>(
     let cache = Cache::new(changes.clone());
     let (kept, changes, stop) = (cache.clone(), changes.clone(), tasks.stop_token());
     let kind = K::kind(&()).into_owned();
+    let resource = format!("{}.{}", K::plural(&()), K::group(&()));
+    let resource = resource.trim_end_matches('.').to_owned();
     let mut sleep = SleepDetector::new(clock.clone());
     tasks.spawn_detached(async move {
-        let start = || watcher(api.clone(), config.clone()).backoff(Backoff::default());
+        let start = || watcher(api.clone(), config.clone());
         let mut events = std::pin::pin!(start());
         let mut clock_checks = tokio::time::interval(CLOCK_CHECK_PERIOD);
-        let (mut failing, mut repeats) = (false, Repeats::default());
+        let mut attempts = Attempts::new(format!("watch of {kind}"));
+        // Starts after a failure. A watcher retries when it is polled again.
+        let mut pause = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
+            let event = async {
+                if !pause.is_elapsed() {
+                    pause.as_mut().await;
+                }
+                events.next().await
+            };
             let event = tokio::select! {
                 () = stop.cancelled() => return,
-                event = events.next() => event,
+                event = event => event,
                 _ = clock_checks.tick() => {
                     if let Some(slept) = sleep.slept() {
                         info!(kind, slept_seconds = slept.as_secs(), "machine slept; restarting watch");
@@ -229,9 +237,12 @@ pub fn watch_heeding<K: CachedKind>(
                 // The stream of a watcher never ends.
                 None => return,
                 Some(Ok(event)) => {
-                    if failing && matches!(event, watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
-                        (failing, repeats) = (false, Repeats::default());
-                        info!(kind, "watch recovered");
+                    // `Init` precedes every attempt to list, so it is no success.
+                    if matches!(
+                        event,
+                        watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)
+                    ) {
+                        attempts.succeeded();
                     }
                     let is_change = match &event {
                         watcher::Event::Init | watcher::Event::InitApply(_) => false,
@@ -247,12 +258,8 @@ pub fn watch_heeding<K: CachedKind>(
                 }
                 Some(Err(err)) => {
                     let err = ApiError::from(&err);
-                    failing = true;
-                    if !repeats.is_logged() {
-                        debug!(kind, error = %Chain(&err), "watch still failing");
-                    } else {
-                        warn!(kind, error = %Chain(&err), "watch failed; serving cached objects and retrying");
-                    }
+                    let wait = attempts.failed_with(&err, remedy::of_watch(&err, &kind, &resource));
+                    pause.set(tokio::time::sleep(wait));
                 }
             }
         }
@@ -454,5 +461,33 @@ mod tests {
         fixture.observe_guarded(Event::Delete(newer("a", 7)));
         fixture.check("b@4 c@6");
         assert_eq!(unreadable(&fixture), "");
+    }
+
+    /// Client of a server that answers every request with 403, and the number of requests.
+    fn forbidding_server() -> (kube::Client, Arc<std::sync::atomic::AtomicUsize>) {
+        let requests = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = requests.clone();
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let body = br#"{"kind": "Status", "code": 403, "reason": "Forbidden", "message": "no"}"#;
+            let answer = http::Response::builder()
+                .status(403)
+                .body(kube::client::Body::from(body.to_vec()));
+            async { Ok::<_, std::convert::Infallible>(answer.expect("a response")) }
+        });
+        (kube::Client::new(service, "default"), requests)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failing_watch_retries_with_growing_delays() {
+        let (client, requests) = forbidding_server();
+        let tasks = Tasks::new();
+        let api: Api<DeserializeGuard<ConfigMap>> = Api::all(client);
+        let config = watcher::Config::default();
+        let _cache = watch(&tasks, api, config, &Clock::System, &Changes::new());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let count = requests.load(std::sync::atomic::Ordering::Relaxed);
+        tasks.cancel();
+        assert!((10..25).contains(&count), "{count} requests in a minute");
     }
 }

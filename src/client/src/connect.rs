@@ -15,7 +15,8 @@ use kube::{Client, Config};
 
 use super::sleep::renewing_client;
 use rooflet_base::clock::Clock;
-use rooflet_base::environment::variable;
+use rooflet_base::environment::{is_set, variable};
+use rooflet_base::error::Chain;
 use rooflet_base::loopback::is_loopback;
 
 /// Connect timeout.
@@ -32,6 +33,19 @@ pub enum KubeconfigSource {
     /// Like kubectl: `$KUBECONFIG`, otherwise `~/.kube/config`, otherwise the service account of
     /// the pod.
     Environment,
+    /// Service account of the pod: the variables `KUBERNETES_SERVICE_HOST` and
+    /// `KUBERNETES_SERVICE_PORT`, and the files below [`SERVICE_ACCOUNT_DIR`].
+    ServiceAccount,
+}
+
+/// Directory of the service account's token, authority and namespace in a pod.
+const SERVICE_ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+impl KubeconfigSource {
+    /// Returns the service account if this process runs in a pod.
+    pub fn of_pod() -> Option<Self> {
+        is_set("KUBERNETES_SERVICE_HOST").then_some(Self::ServiceAccount)
+    }
 }
 
 /// Reason why no client can be created.
@@ -49,6 +63,11 @@ pub enum ConnectError {
     Invalid { path: String, what: String },
     #[error("no kubeconfig and no service account found; set KUBECONFIG or --kubeconfig: {0}")]
     NotConfigured(String),
+    #[error(
+        "the service account of the pod is unusable: {0}; check KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT and \
+         the files below {SERVICE_ACCOUNT_DIR}, or pass --kubeconfig"
+    )]
+    ServiceAccount(String),
     #[error(
         "the configuration routes requests for {host} through proxy {proxy}, which is unsupported: add {host} to \
          NO_PROXY, or remove `proxy-url` from the kubeconfig"
@@ -135,6 +154,9 @@ fn client(mut config: Config, clock: &Clock) -> Result<Client, ConnectError> {
 async fn config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
     Ok(match source {
         KubeconfigSource::File(path) => from_file(path).await?,
+        KubeconfigSource::ServiceAccount => {
+            Config::incluster().map_err(|err| ConnectError::ServiceAccount(Chain(&err).to_string()))?
+        }
         KubeconfigSource::Environment => match Kubeconfig::read() {
             Ok(kubeconfig) => from_kubeconfig(kubeconfig, "from the environment").await?,
             Err(why) => {
@@ -233,7 +255,6 @@ fn single_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rooflet_base::error::Chain;
     use rooflet_testing::TempDir;
 
     async fn check_file(content: &str, expect: &str) {

@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{ApiError, Backoff, FIELD_MANAGER};
+use super::{ApiError, Attempts, Backoff, FIELD_MANAGER, remedy};
 use rooflet_base::clock::{Clock, Moment};
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
@@ -31,6 +31,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Candidate for one Lease.
 pub struct Elector {
     leases: Api<Lease>,
+    namespace: String,
     name: &'static str,
     identity: String,
     clock: Clock,
@@ -127,6 +128,7 @@ impl Elector {
     pub fn new(client: Client, namespace: &str, name: &'static str, identity: String, clock: Clock) -> Self {
         Self {
             leases: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
             name,
             identity,
             clock,
@@ -192,8 +194,10 @@ impl Elector {
     async fn acquire(&self) -> Leadership {
         let mut observed: Option<Observed> = None;
         let mut logged_holder: Option<String> = None;
+        let mut attempts = Attempts::new(format!("acquiring the Lease {}/{}", self.namespace, self.name));
         loop {
             let requested_at = Moment::now(&self.clock);
+            let mut wait = RETRY_PERIOD;
             let result = tokio::time::timeout(RENEW_DEADLINE, self.try_acquire(&mut observed)).await;
             let result =
                 result.unwrap_or_else(|_| Err(ApiError::Unreachable("the request timed out".to_owned())));
@@ -204,6 +208,7 @@ impl Elector {
                 }
                 Ok(None) => {}
                 Ok(Some(holder)) => {
+                    attempts.succeeded();
                     if logged_holder.as_ref() != Some(&holder) {
                         info!(
                             lease = self.name,
@@ -213,10 +218,11 @@ impl Elector {
                     }
                 }
                 Err(err) => {
-                    debug!(lease = self.name, error = %Chain(&err), "failed to acquire lease; retrying")
+                    let remedy = remedy::of_lease(&err, &self.namespace, self.name);
+                    wait = wait.max(attempts.failed_with(&err, remedy));
                 }
             }
-            tokio::time::sleep(RETRY_PERIOD).await;
+            tokio::time::sleep(wait).await;
         }
     }
 
@@ -245,15 +251,20 @@ impl Elector {
 
     /// Renews the Lease until no renewal has succeeded for [`RENEW_DEADLINE`].
     async fn keep(&self, leadership: &Leadership) {
+        let mut attempts = Attempts::new(format!("renewing the Lease {}/{}", self.namespace, self.name));
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
             let requested_at = Moment::now(&self.clock);
             let left = RENEW_DEADLINE.saturating_sub(leadership.age());
             match tokio::time::timeout(left, self.renew()).await {
-                Ok(Ok(true)) => leadership.renew(requested_at),
+                Ok(Ok(true)) => {
+                    attempts.succeeded();
+                    leadership.renew(requested_at);
+                }
                 Ok(Ok(false)) => return,
                 Ok(Err(err)) => {
-                    debug!(lease = self.name, error = %Chain(&err), "lease renewal failed; retrying")
+                    let remedy = remedy::of_lease(&err, &self.namespace, self.name);
+                    let _ = attempts.failed_with(&err, remedy);
                 }
                 Err(_) => {}
             }

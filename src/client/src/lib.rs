@@ -15,6 +15,7 @@ mod connect;
 mod election;
 mod error;
 mod events;
+mod remedy;
 mod renewable;
 mod signing;
 mod sleep;

@@ -154,7 +154,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     // kube logs every failed connection as an error; the caller handles and reports it.
-    let filtered = logging::init(cli.log_format, "info,kube_client=off");
+    let filtered = logging::init(cli.log_format, "info,kube_client=off,kube_runtime=off");
     let filtered = filtered.map_err(|err| Failure::new(ExitStatus::Usage, err));
     open_files::raise_limit();
     let done = filtered.and_then(|()| execute(cli.command));

@@ -68,7 +68,8 @@ impl Reporter {
         }
     }
 
-    /// Writes all differences. Continues after a failure and returns the last transient error.
+    /// Writes all differences. Continues after a failure and returns the last error that a retry can
+    /// resolve.
     async fn write(&self, reports: &Reports) -> Result<(), ApiError> {
         let mut outcome = Ok(());
         for (key, report) in reports.replicas.iter().chain(&reports.displaced) {
@@ -78,7 +79,10 @@ impl Reporter {
                 // The API server answers Forbidden for replicas of other nodes, whether they exist
                 // or not.
                 Err(ApiError::Forbidden(_)) if self.cache.get(Some(&key.namespace), &key.name).is_none() => {}
-                Err(err) if err.is_transient() => outcome = Err(err),
+                // A restarted kube-apiserver answers Forbidden until it has loaded its roles.
+                Err(err) if err.is_transient() || matches!(err, ApiError::Forbidden(_)) => {
+                    outcome = Err(err);
+                }
                 Err(err) => {
                     warn!(replica = %key, error = %Chain(&err), "API server rejected a replica report")
                 }
