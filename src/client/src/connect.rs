@@ -16,7 +16,6 @@ use kube::{Client, Config};
 use super::sleep::renewing_client;
 use rooflet_base::clock::Clock;
 use rooflet_base::environment::{is_set, variable};
-use rooflet_base::error::Chain;
 use rooflet_base::loopback::is_loopback;
 
 /// Connect timeout.
@@ -155,7 +154,7 @@ async fn config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
     Ok(match source {
         KubeconfigSource::File(path) => from_file(path).await?,
         KubeconfigSource::ServiceAccount => {
-            Config::incluster().map_err(|err| ConnectError::ServiceAccount(Chain(&err).to_string()))?
+            Config::incluster().map_err(|err| ConnectError::ServiceAccount(single_line(&err.to_string())))?
         }
         KubeconfigSource::Environment => match Kubeconfig::read() {
             Ok(kubeconfig) => from_kubeconfig(kubeconfig, "from the environment").await?,
@@ -255,6 +254,7 @@ fn single_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rooflet_base::error::Chain;
     use rooflet_testing::TempDir;
 
     async fn check_file(content: &str, expect: &str) {

@@ -39,10 +39,10 @@ mod tests {
         let watch = |err| of_watch(err, "FleetNode", "fleetnodes.rooflet.dev").unwrap_or_default();
         assert!(watch(&missing).contains("does not serve FleetNode: install the chart"));
         assert!(watch(&denied).contains("grants `list` and `watch` on fleetnodes.rooflet.dev"));
-        assert_eq!(watch(&ApiError::Refused), "");
+        assert_eq!(watch(&ApiError::Unreachable("no route".to_owned())), "");
         let lease = |err| of_lease(err, "kube-system", "lead").unwrap_or_default();
         assert!(lease(&denied).contains("`update` on the Lease kube-system/lead"));
         assert_eq!(lease(&missing), "create the namespace kube-system");
-        assert_eq!(lease(&ApiError::Refused), "");
+        assert_eq!(lease(&ApiError::Unreachable("no route".to_owned())), "");
     }
 }

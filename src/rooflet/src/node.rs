@@ -12,6 +12,7 @@ mod simulated_chip;
 pub(crate) mod simulated_fleet;
 mod simulated_mac;
 pub(crate) mod simulated_worker;
+mod status_server;
 pub(crate) mod supervisor;
 pub(crate) mod traces;
 

@@ -30,8 +30,9 @@ pub(super) const KUBECONFIG_FILE: &str = "kubeconfig";
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Kubeconfig of the API server. Default: the API server that this node has joined. Without
-    /// any, only --manifest-dir defines replicas.
+    /// Kubeconfig of the API server. Default: the API server that this node has joined, otherwise
+    /// the service account of the pod. With --manifest-dir and without any, only the manifests
+    /// define replicas.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Run one replica of each ModelDeployment in this directory, with or without an API server.
@@ -106,14 +107,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let unusable = |text: String| Failure::new(ExitStatus::Usage, anyhow::anyhow!(text));
     let joined = Some(args.state_dir.join(KUBECONFIG_FILE)).filter(|path| path.exists());
     let kubeconfig = args.kubeconfig.or(joined);
-    if kubeconfig.is_none() && args.manifest_dir.is_none() {
+    let pod = KubeconfigSource::of_pod().filter(|_| args.manifest_dir.is_none());
+    let api_server = kubeconfig.clone().map(KubeconfigSource::File).or(pod);
+    if api_server.is_none() && args.manifest_dir.is_none() {
         return Err(unusable(
             "this machine has not joined a control plane: run `rooflet join`, or pass --kubeconfig or --manifest-dir"
                 .to_owned(),
         ));
     }
-    let certificate = match &kubeconfig {
-        Some(path) => client_certificate(&KubeconfigSource::File(path.clone()))
+    let certificate = match &api_server {
+        Some(source) => client_certificate(source)
             .await
             .map_err(|err| Failure::new(ExitStatus::Config, err))?,
         None => None,
@@ -154,11 +157,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         // A supervisor rotates the logs of its children.
         own_log::limit(&tasks);
     }
-    let client = match kubeconfig {
-        Some(path) => {
-            let connecting = connect(&KubeconfigSource::File(path.clone()), &Clock::System).await;
+    let client = match &api_server {
+        Some(source) => {
+            let connecting = connect(source, &Clock::System).await;
             let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
-            Some(keep_credentials(client, path, certificate, &tasks))
+            Some(match kubeconfig {
+                Some(path) => keep_credentials(client, path, certificate, &tasks),
+                None => client,
+            })
         }
         None => None,
     };

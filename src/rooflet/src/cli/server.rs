@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    /// Address of `/health` and `/metrics`, for processes without the role gateway, which serves both
+    /// at its own address.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Web origins that may send requests to the gateway, such as `https://chat.example.com`; `*`
     /// for all. Pages of this machine and of apps are always allowed. Clients other than browsers
     /// are not restricted.
@@ -62,7 +66,7 @@ pub(crate) struct Args {
     )]
     roles: Vec<Role>,
     /// Kubeconfig of another API server for the roles controller and gateway. Default: the value of
-    /// KUBECONFIG.
+    /// KUBECONFIG, otherwise the service account of the pod.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Maximum number of concurrent read requests to the API server. Further requests receive
@@ -109,6 +113,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         listen: args.listen,
         tls_sans: args.tls_san,
         gateway_listen: args.gateway_listen,
+        metrics_listen: args.metrics_listen,
         roles: args.roles,
         in_flight: InFlightLimits {
             requests: args.max_requests_inflight,
@@ -120,7 +125,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             allowed_origins: args.allowed_origins.unwrap_or_default(),
             log: args.access_log,
         },
-        api_server: api_server(args.kubeconfig, environment::is_set("KUBECONFIG")),
+        api_server: api_server(
+            args.kubeconfig,
+            environment::is_set("KUBECONFIG"),
+            KubeconfigSource::of_pod(),
+        ),
     };
     let never_serves = || false;
     let stop = tasks.stop_token();
@@ -137,9 +146,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Kubeconfig of another API server, if one is configured. `is_set` is true if KUBECONFIG is set.
-fn api_server(kubeconfig: Option<Utf8PathBuf>, is_set: bool) -> Option<KubeconfigSource> {
+/// `pod` is the service account of the pod in which this process runs.
+fn api_server(
+    kubeconfig: Option<Utf8PathBuf>,
+    is_set: bool,
+    pod: Option<KubeconfigSource>,
+) -> Option<KubeconfigSource> {
     let environment = is_set.then_some(KubeconfigSource::Environment);
-    kubeconfig.map(KubeconfigSource::File).or(environment)
+    kubeconfig.map(KubeconfigSource::File).or(environment).or(pod)
 }
 
 /// Loads the fleet of `--simulate` before anything is started.
@@ -162,7 +176,10 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
         state_dir: args.data_dir.join("simulated"),
         api_server: match args.roles.contains(&Role::Apiserver) {
             true => own,
-            false => api_server(args.kubeconfig.clone(), environment::is_set("KUBECONFIG")).unwrap_or(own),
+            false => {
+                let is_set = environment::is_set("KUBECONFIG");
+                api_server(args.kubeconfig.clone(), is_set, KubeconfigSource::of_pod()).unwrap_or(own)
+            }
         },
         program: Utf8PathBuf::try_from(program)
             .context("path of this program is not UTF-8: move the program")?,
@@ -176,13 +193,15 @@ mod tests {
     #[test]
     fn configured_api_server_is_used() {
         let file = KubeconfigSource::File("a".into());
-        for (kubeconfig, is_set, expect) in [
-            (Some("a"), true, Some(file.clone())),
-            (Some("a"), false, Some(file)),
-            (None, true, Some(KubeconfigSource::Environment)),
-            (None, false, None),
+        let pod = Some(KubeconfigSource::ServiceAccount);
+        for (kubeconfig, is_set, pod, expect) in [
+            (Some("a"), true, pod.clone(), Some(file.clone())),
+            (Some("a"), false, None, Some(file)),
+            (None, true, pod.clone(), Some(KubeconfigSource::Environment)),
+            (None, false, pod.clone(), pod),
+            (None, false, None, None),
         ] {
-            assert_eq!(api_server(kubeconfig.map(Into::into), is_set), expect);
+            assert_eq!(api_server(kubeconfig.map(Into::into), is_set, pod), expect);
         }
     }
 }

@@ -10,6 +10,7 @@ use tracing::info;
 
 use super::data_dir;
 use super::listeners::{self, BindError};
+use super::status_server;
 use super::traces;
 use rooflet_api::crd;
 use rooflet_apiserver::{
@@ -59,6 +60,8 @@ pub(crate) struct ServerConfig {
     /// Additional names and addresses in the API server's certificate.
     pub(crate) tls_sans: Vec<String>,
     pub(crate) gateway_listen: SocketAddr,
+    /// Address of health and metrics.
+    pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) kubeconfig_out: Utf8PathBuf,
     pub(crate) roles: Vec<Role>,
     /// Limits of concurrent requests to the API server.
@@ -75,7 +78,9 @@ pub(crate) struct ServerConfig {
 /// Error that prevents the start of the control plane. No role is running when it is returned.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartServerError {
-    #[error("--roles without `apiserver` needs --kubeconfig or KUBECONFIG to select an API server")]
+    #[error(
+        "--roles without `apiserver` needs an API server: pass --kubeconfig, set KUBECONFIG, or run in a pod with a service account"
+    )]
     NoApiServer,
     #[error("creating the data directory `{path}`")]
     DataDir {
@@ -142,6 +147,10 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         true => Some(listeners::bind("--gateway-listen", config.gateway_listen).await?),
         false => None,
     };
+    let status_listener = match config.metrics_listen {
+        Some(address) => Some(listeners::bind("--metrics-listen", address).await?),
+        None => None,
+    };
     let registry = Registry::new();
     let clock = Clock::System;
 
@@ -155,6 +164,9 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         None => config.api_server.clone().ok_or(StartServerError::NoApiServer)?,
     };
     if !has(Role::Controller) && !has(Role::Gateway) {
+        if let Some(listener) = status_listener {
+            status_server::serve(listener, registry, tasks);
+        }
         return Ok(());
     }
     let client = client::connect(&api_server, &clock).await?;
@@ -170,6 +182,9 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
         let access = config.gateway_access.clone();
         gateway::serve(listener, client, clock, tasks, &registry, tracer, access)?;
+    }
+    if let Some(listener) = status_listener {
+        status_server::serve(listener, registry, tasks);
     }
     Ok(())
 }
