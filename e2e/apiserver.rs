@@ -231,3 +231,31 @@ fn kubectl_approves_and_denies_certificates() {
     let printed = kubectl.run("certificate deny alice").expect_failure();
     assert!(printed.contains("already Approved"), "{printed}");
 }
+
+#[test]
+fn kubectl_creates_built_in_kinds_and_impersonates() {
+    let Some(cluster) = start(&[]) else { return };
+    let kubectl = &cluster.kubectl;
+    // These commands send protobuf.
+    kubectl.run("create namespace team").ok();
+    kubectl.run("create configmap settings --from-literal=a=b").ok();
+    kubectl.run("create secret generic key --from-literal=k=v").ok();
+    assert_eq!(
+        kubectl.json("configmap settings").expect("stored")["data"]["a"],
+        "b"
+    );
+    assert_eq!(kubectl.json("secret key").expect("stored")["data"]["k"], "dg==");
+    assert_eq!(
+        kubectl.json("namespace team").expect("stored")["status"]["phase"],
+        "Active"
+    );
+
+    let refused = kubectl.run("get configmaps --as=alice").expect_failure();
+    assert!(
+        refused.contains("User \"alice\" cannot list resource \"configmaps\""),
+        "{refused}"
+    );
+    kubectl
+        .run("get configmaps --as=alice --as-group=system:masters")
+        .ok();
+}
