@@ -123,7 +123,8 @@ pub fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryModel, Li
             requested,
         });
     }
-    let format = format.or(named).ok_or_else(|| LibraryError::UnknownFormat {
+    let format = format.or(named).or_else(|| trained_format(key));
+    let format = format.ok_or_else(|| LibraryError::UnknownFormat {
         name: name.to_owned(),
     })?;
     Ok(LibraryModel {
@@ -131,6 +132,11 @@ pub fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryModel, Li
         dimensions,
         format,
     })
+}
+
+/// Returns the weight format in which a model was trained and published, if it is not a float type.
+fn trained_format(key: &str) -> Option<WeightFormat> {
+    key.starts_with("gpt-oss").then_some(WeightFormat::Mxfp4)
 }
 
 /// Returns the library name and the dimensions of a model.
@@ -288,6 +294,12 @@ fn format_in(pieces: &[&str]) -> Option<(String, usize)> {
     }
     if pieces.get(1) == Some(&"bit") && piece.parse::<u32>().is_ok_and(|bits| bits <= 16) {
         return Some((format!("{piece}bit"), 2));
+    }
+    // `mxfp4-q4`: experts in mxfp4, all other matrices in 4 bits.
+    if piece == "mxfp4"
+        && let Some(other) = pieces.get(1).filter(|other| matches!(**other, "q4" | "q8"))
+    {
+        return Some((format!("mxfp4-{other}"), 2));
     }
     if matches!(
         piece,

@@ -86,6 +86,7 @@ pub enum WeightFormat {
     BFloat16,
     Float32,
     Mxfp4,
+    Mxfp4Q4,
     Mxfp8,
     Nvfp4,
     /// GGUF block formats. K quants keep the output head in more bits.
@@ -124,7 +125,7 @@ pub struct FormatBits {
 
 impl WeightFormat {
     /// Names of all formats, for messages.
-    pub const NAMES: &str = "mlx2…mlx8 (or 4bit; mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp8, nvfp4, \
+    pub const NAMES: &str = "mlx2…mlx8 (or 4bit; mlx4g32 for groups of 32), bf16, f16, f32, mxfp4, mxfp4-q4, mxfp8, nvfp4, \
                                     q2_k, q3_k_s, q3_k_m, q3_k_l, q4_0, q4_1, q4_k_s, q4_k_m, q4_k_xl, q5_0, q5_1, q5_k_s, \
                                     q5_k_m, q6_k, q8_0, iq4_xs, iq4_nl, iq1_s…iq3_m, tq1_0, tq2_0, q2_k_s";
 
@@ -201,11 +202,12 @@ impl FromStr for WeightFormat {
             "fp16" | "float16" | "half" => "f16",
             "fp32" | "float32" => "f32",
             "bfloat16" => "bf16",
-            // Names that llama.cpp uses for its medium mixes and for the format of gpt-oss.
+            // Names that llama.cpp uses for its medium mixes, and names of the format of gpt-oss.
             "q3_k" => "q3_k_m",
             "q4_k" => "q4_k_m",
             "q5_k" => "q5_k_m",
-            "mxfp4_moe" => "mxfp4",
+            "mxfp4_moe" | "mxfp4-q8" | "mxfp4_q8" => "mxfp4",
+            "mxfp4_q4" => "mxfp4-q4",
             other => other,
         };
         if let Some(row) = FORMATS.iter().find(|row| row.name == lower) {

@@ -50,7 +50,7 @@ pub(super) struct MixBits {
 /// Microscaling formats have 4.25, 8.25 and 4.5 bits. Bits of GGUF formats are those of the block
 /// layouts in the format's specification. Bits of K mixes are averages over published files, with
 /// the head in Q6_K. `XL` mixes differ from file to file.
-pub(super) static FORMATS: [NamedRow; 23] = {
+pub(super) static FORMATS: [NamedRow; 24] = {
     use WeightFormat as F;
     [
         row(F::Float16, "f16", FormatFacts::new(16.0).halves()),
@@ -58,6 +58,8 @@ pub(super) static FORMATS: [NamedRow; 23] = {
         row(F::Float32, "f32", FormatFacts::new(32.0)),
         // Published for models with experts (gpt-oss), which keep all other matrices in 8 bits.
         row(F::Mxfp4, "mxfp4", FormatFacts::new(EIGHT_BITS).experts(4.25)),
+        // The same experts, with 4 bits in groups of 64 for all other matrices.
+        row(F::Mxfp4Q4, "mxfp4-q4", FormatFacts::new(4.5).experts(4.25)),
         row(F::Mxfp8, "mxfp8", FormatFacts::new(8.25)),
         row(F::Nvfp4, "nvfp4", FormatFacts::new(4.5)),
         row(F::Q2K, "q2_k", gguf(3.30).mix((2.625, 3.4375), (4.5, 4.5))),

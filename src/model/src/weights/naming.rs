@@ -299,6 +299,8 @@ mod tests {
             ("mlx-mxfp4", "mxfp4"),
             ("MXFP4", "mxfp4"),
             ("mxfp4_moe", "mxfp4"),
+            ("mxfp4-q8", "mxfp4"),
+            ("MXFP4-Q4", "mxfp4-q4"),
             ("bfloat16", "bf16"),
             ("float16", "f16"),
             ("FP16", "f16"),
