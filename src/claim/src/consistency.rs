@@ -267,6 +267,16 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
             contradicts(cell, expected, message, report);
         }
         Some(_) => {}
+        None if cell.kind == FigureKind::EndToEndTokensPerSecond
+            && cell.reading.low > whole * (1.0 + RUN_TO_RUN) =>
+        {
+            let message = format!(
+                "{generated:.0} tokens in {} are {} tok/s",
+                with_unit(total),
+                Trimmed(whole)
+            );
+            contradicts(cell, whole, message, report);
+        }
         None if cell.reading.high < whole * (1.0 - RUN_TO_RUN) => {
             let message = format!(
                 "{generated:.0} tokens in {} are {} tok/s, prefill included",

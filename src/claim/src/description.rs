@@ -9,7 +9,7 @@ use super::machine::{Bin, ChipIdentification, default_working_set, gigabytes_per
 use super::model::KnownModel;
 use super::stated::Measure;
 use super::{Flag, InvalidClaim, Report};
-use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind, PerformanceClaimSpec};
+use rooflet_api::v1alpha1::{ClaimVerdict, ClaimedFigure, FigureKind, PerformanceClaimSpec};
 use rooflet_model::dimensions::{Attention, FeedForward, ModelDimensions};
 
 /// Checks the description of machine and model.
@@ -137,6 +137,23 @@ fn hardware(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> R
         }
     }
     Ok(())
+}
+
+/// Checks the memory under which one figure was measured against the sizes that the chip is sold
+/// with.
+pub(super) fn check_memory_of_figure(figure: &ClaimedFigure, cell: &Cell, report: &mut Report) {
+    let Some(memory) = &figure.under.memory else {
+        return;
+    };
+    let faults = cell.machine.faults.iter();
+    for fault in faults.filter(|fault| fault.field == "hardware.memory") {
+        let field = format!("{}.under.memory", cell.field);
+        report.open(&field, format!("{field} = {memory}"));
+        let mut flag = Flag::new(ClaimVerdict::WrongFact, fault.message.clone());
+        flag.claimed = Some(memory.to_string());
+        flag.right = Some(fault.right.clone());
+        report.flag(&field, flag);
+    }
 }
 
 fn working_set(spec: &PerformanceClaimSpec, claim: &Cell, report: &mut Report) -> Result<(), InvalidClaim> {

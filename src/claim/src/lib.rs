@@ -74,7 +74,9 @@ impl Assessment {
         description::check_description(spec, &whole, &mut report)?;
         let mut cells = Vec::new();
         for (index, figure) in spec.figures.iter().enumerate() {
-            cells.push(Cell::of_figure(spec, figure, &format!("figures[{index}]"))?);
+            let cell = Cell::of_figure(spec, figure, &format!("figures[{index}]"))?;
+            description::check_memory_of_figure(figure, &cell, &mut report);
+            cells.push(cell);
         }
         for cell in &cells {
             report.open(&cell.field, cell.subject());

@@ -117,6 +117,11 @@ impl DecodeLimit {
         }
     }
 
+    /// Returns the limit of one pass over the weights without a KV cache.
+    fn without_cache(cell: &Cell) -> Option<Self> {
+        Self::with_cache(cell, 0.0)
+    }
+
     /// Returns the limit with `bits` per cached element if the claim states none.
     fn with_cache(cell: &Cell, bits: f64) -> Option<Self> {
         let bin = cell.machine.fastest()?;
@@ -258,8 +263,14 @@ fn decode(cell: &Cell, report: &mut Report) {
     } else {
         ""
     };
+    let per_pass = (low / limit.hard).ceil();
+    let accepted = if per_pass <= MAX_ACCEPTED_TOKENS && low <= limit.compute {
+        format!("; with speculative decoding, it needs at least {per_pass:.0} accepted tokens per pass")
+    } else {
+        String::new()
+    };
     let message = format!(
-        "{} is impossible: {}{fewest}",
+        "{} is impossible: {}{fewest}{accepted}",
         with_unit(cell),
         limit.working(cell, bin, model)
     );

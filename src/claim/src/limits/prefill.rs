@@ -2,12 +2,12 @@
 
 use super::super::cell::Cell;
 use super::super::{Flag, Report};
-use super::format::{Trimmed, operations_per_second, with_unit};
-use super::{machine_name, untestable_reason};
+use super::format::{Trimmed, gigabytes, operations_per_second, with_unit};
+use super::{DecodeLimit, machine_name, untestable_reason};
 use rooflet_api::v1alpha1::{CacheState, ClaimVerdict, FigureKind};
 
-/// Returns the operations to prefill the prompt, and its number of tokens. Without a stated prompt,
-/// returns the operations of one token.
+/// Returns the operations to prefill the prompts of the batch, and their number of tokens. Without a
+/// stated prompt, returns the operations of one token.
 fn prefill_work(cell: &Cell) -> Option<(f64, f64)> {
     let (model, _) = cell.model.known.as_ref()?;
     let prompt = cell.workload.prompt.map(|prompt| prompt.low.max(1.0));
@@ -27,17 +27,71 @@ fn prefill_work(cell: &Cell) -> Option<(f64, f64)> {
     }
 }
 
+/// Flags a time in which the chip cannot even read the weights once, which the first token needs for
+/// any length of the prompt and with everything cached. Returns whether the time is too short.
+fn shorter_than_one_pass(cell: &Cell, report: &mut Report) -> bool {
+    let mut one = cell.clone();
+    one.workload.batch = 1.0;
+    one.workload.kv_bits = None;
+    let Some(limit) = DecodeLimit::without_cache(&one) else {
+        return false;
+    };
+    let least = limit.hard.recip();
+    if cell.kind == FigureKind::PrefillSeconds && cell.conditions.state == Some(CacheState::Warm)
+        || cell.reading.high >= least
+    {
+        return false;
+    }
+    let seconds = limit.ceiling.recip();
+    let name = cell
+        .machine
+        .fastest()
+        .map_or_else(String::new, |bin| machine_name(cell, bin));
+    let message = format!(
+        "{} is impossible for any prompt, cached or not: one pass over {} of weights takes {} s on {name}",
+        with_unit(cell),
+        gigabytes(limit.streamed),
+        Trimmed(seconds)
+    );
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::ExceedsRoofline, message)
+            .instead(
+                with_unit(cell),
+                format!("at least {} s", Trimmed(seconds)),
+                seconds,
+            )
+            .factor(cell.reading.value / seconds),
+    );
+    true
+}
+
 pub(super) fn prefill(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
+    let is_time = cell.kind != FigureKind::PrefillTokensPerSecond;
+    if is_time && shorter_than_one_pass(cell, report) {
+        return;
+    }
     let (Some((operations, tokens)), Some(peak)) = (prefill_work(cell), cell.machine.peak()) else {
         report.remark(field, untestable_reason(cell));
         return;
     };
-    let is_time = cell.kind != FigureKind::PrefillTokensPerSecond;
     if is_time && cell.workload.prompt.is_none() {
-        report.remark(field, "not checked: the length of the prompt is not stated");
+        report.remark(
+            field,
+            "the length of the prompt is not stated: checked for the shortest, one token",
+        );
         return;
     }
+    // Times of several prompts: the chip computes all of them, or half of them before the average
+    // first token.
+    let prompts = match cell.kind {
+        FigureKind::PrefillSeconds => cell.workload.batch,
+        FigureKind::TimeToFirstTokenSeconds => (cell.workload.batch + 1.0) / 2.0,
+        _ => 1.0,
+    };
+    let operations = operations * prompts;
+    let tokens = tokens * prompts;
     if cell.conditions.state == Some(CacheState::Warm) && cell.workload.cached.is_none() {
         report.pass(
             field,
