@@ -40,15 +40,21 @@ pub(super) struct WhatIfs {
 
 impl WhatIfs {
     /// Evaluates better machines. The current ones carry `factor`, and at most `bound`.
-    pub(super) fn new(question: &Question, judged: &Judged<'_>, factor: f64, bound: f64) -> Self {
+    pub(super) fn new(
+        question: &Question,
+        judged: &Judged<'_>,
+        most_streams: u32,
+        factor: f64,
+        bound: f64,
+    ) -> Self {
         let ceiling = CEILING * bound.max(1.0);
         let carried = |instance| search::reachable(&instance, ceiling).max(factor);
         Self {
-            twice_memory: carried(Judged::new(&question.with_memory(2), false).instance),
+            twice_memory: carried(Judged::new(&question.with_memory(2), false, most_streams).instance),
             twice_speed: carried(judged.with_speed(2.0)),
             unlimited_disk: question
                 .counts_disk()
-                .then(|| carried(Judged::new(&question.without_disks(), false).instance)),
+                .then(|| carried(Judged::new(&question.without_disks(), false, most_streams).instance)),
         }
     }
 }

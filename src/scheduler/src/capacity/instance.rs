@@ -70,6 +70,22 @@ pub(super) struct Need {
     pub(super) wait: Option<f64>,
 }
 
+impl Need {
+    /// Returns the smaller of each need.
+    pub(super) fn at_most(&self, other: &Self) -> Self {
+        let waits = self.wait.zip(other.wait);
+        Self {
+            memory: self.memory.min(other.memory),
+            disk: self.disk.min(other.disk),
+            reserved: self.reserved.min(other.reserved),
+            objective_share: self.objective_share.min(other.objective_share),
+            service: self.service.min(other.service),
+            prefill: self.prefill.min(other.prefill),
+            wait: waits.map(|(one, other)| one.max(other)),
+        }
+    }
+}
+
 /// Limit of a node other than memory and disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Limit {
@@ -127,17 +143,31 @@ impl Instance {
             .iter()
             .map(|model| self.need(*model, class))
             .collect::<Option<_>>()?;
+        supply.rows(&needs, self.utilization)
+    }
+
+    /// Returns the maximum requests per second of `model` on an otherwise empty node of `class`, or
+    /// 0 if it does not fit.
+    pub(super) fn alone(&self, model: usize, class: usize) -> f64 {
+        self.need(model, class)
+            .map_or(0.0, |need| self.classes[class].carried(need, self.utilization))
+    }
+}
+
+impl ClassSupply {
+    /// Returns the limits of a node with replicas of these needs, or `None` if they do not fit
+    /// together.
+    fn rows(&self, needs: &[&Need], utilization: f64) -> Option<Vec<NodeRow>> {
         let memory: Bytes = needs.iter().map(|need| need.memory).sum();
         let disk: Bytes = needs.iter().map(|need| need.disk).sum();
-        let reserved = supply.reserved + needs.iter().map(|need| need.reserved).sum::<f64>();
-        if memory > supply.memory || supply.disk.is_some_and(|free| disk > free) || reserved > 1.0 + TOLERANCE
-        {
+        let reserved = self.reserved + needs.iter().map(|need| need.reserved).sum::<f64>();
+        if memory > self.memory || self.disk.is_some_and(|free| disk > free) || reserved > 1.0 + TOLERANCE {
             return None;
         }
         let mut rows = vec![NodeRow {
             limit: Limit::Device,
             terms: needs.iter().map(|need| need.service).collect(),
-            room: (self.utilization - supply.reserved).max(0.0),
+            room: (utilization - self.reserved).max(0.0),
         }];
         // Without objectives, the first row implies this one.
         let objective_share: f64 = needs.iter().map(|need| need.objective_share).sum();
@@ -145,7 +175,7 @@ impl Instance {
             rows.push(NodeRow {
                 limit: Limit::Objectives,
                 terms: needs.iter().map(|need| need.prefill).collect(),
-                room: (1.0 - supply.reserved - objective_share).max(0.0),
+                room: (1.0 - self.reserved - objective_share).max(0.0),
             });
         }
         let wait = needs.iter().filter_map(|need| need.wait).min_by(f64::total_cmp);
@@ -162,10 +192,10 @@ impl Instance {
         Some(rows)
     }
 
-    /// Returns the maximum requests per second of `model` on an otherwise empty node of `class`, or
-    /// 0 if it does not fit.
-    pub(super) fn alone(&self, model: usize, class: usize) -> f64 {
-        let Some(rows) = self.node_rows(class, &[model]) else {
+    /// Returns the maximum requests per second of one replica on an otherwise empty node, or 0 if
+    /// it does not fit.
+    pub(super) fn carried(&self, need: &Need, utilization: f64) -> f64 {
+        let Some(rows) = self.rows(&[need], utilization) else {
             return 0.0;
         };
         let most = |row: &NodeRow| {

@@ -5,8 +5,9 @@ use super::working::Working;
 use rooflet_api::v1alpha1::PlanNodeLoss;
 
 /// Returns the effect for each class of node, for a feasible plan; `bound` is the upper bound of
-/// all nodes.
-pub(super) fn node_losses(working: &Working<'_>, bound: f64) -> Vec<PlanNodeLoss> {
+/// all nodes. If limits of the streams were compared, another one may survive the loss, so a failure
+/// is not proven.
+pub(super) fn node_losses(working: &Working<'_>, bound: f64, compared: bool) -> Vec<PlanNodeLoss> {
     let judged = working.judged;
     let of_class = |(class, supply): (usize, &super::instance::ClassSupply)| {
         let groups = working
@@ -23,7 +24,7 @@ pub(super) fn node_losses(working: &Working<'_>, bound: f64) -> Vec<PlanNodeLoss
         };
         let (survives, proven, demand_factor) = match remaining {
             Remaining::All => (true, true, None),
-            Remaining::Part { factor, proven } => (false, proven, Some(factor)),
+            Remaining::Part { factor, proven } => (false, proven && !compared, Some(factor)),
         };
         let only_replica = |model: &usize| {
             working.placement.replicas(*model) == 1

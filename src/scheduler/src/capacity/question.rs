@@ -48,6 +48,7 @@ pub struct PlannedModel {
     pub requests_per_second: f64,
     pub prompt_tokens: u32,
     pub answer_tokens: u32,
+    /// Context, and the most streams that a replica may have.
     pub demand: Demand,
     /// Disk space of a replica.
     pub disk: Bytes,
@@ -71,9 +72,13 @@ pub struct Question {
 /// Evaluation of one replica of a model on an idle node of a class.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Fit {
+    /// Number of streams of the replica.
+    pub streams: u32,
     pub verdict: Verdict,
     /// `None` if the speed is unknown.
     pub load: Option<Load>,
+    /// Lower limit of every need over all tried numbers of streams.
+    least: Option<Need>,
 }
 
 /// Resources that requests use on a node.
@@ -107,6 +112,16 @@ impl PlannedModel {
 }
 
 impl NodeClass {
+    fn supply(&self, price: f64) -> ClassSupply {
+        ClassSupply {
+            nodes: self.nodes,
+            memory: self.allocatable - self.held,
+            disk: self.disk.map(|disk| disk.free),
+            reserved: self.committed.min(1.0),
+            price,
+        }
+    }
+
     fn with_supply<T>(&self, judge: impl FnOnce(&NodeCapacity<'_>) -> T) -> T {
         judge(&NodeCapacity {
             memory: NodeMemory {
@@ -136,7 +151,40 @@ impl Fit {
         let load = class
             .hardware
             .map(|hardware| load(model, hardware, &class.calibrations, parameters));
-        Self { verdict, load }
+        Self {
+            streams: model.demand.max_concurrency,
+            verdict,
+            load,
+            least: None,
+        }
+    }
+
+    /// Evaluates the number of streams, up to `most`, with which one node carries the most requests.
+    /// Among equal numbers, the smallest needs the least memory.
+    fn with_best_streams(model: &PlannedModel, class: &NodeClass, most: u32, utilization: f64) -> Self {
+        let of = |streams: u32| {
+            let mut few = model.clone();
+            few.demand.max_concurrency = streams;
+            Self::new(&few, class)
+        };
+        let carried = |need: &Need| class.supply(1.0).carried(need, utilization);
+        let mut best = of(1);
+        let mut least = best.need(model, 1.0);
+        let mut carries = least.as_ref().map(carried);
+        let most = most.min(model.demand.max_concurrency);
+        for streams in stream_counts().take_while(|streams| *streams <= most).skip(1) {
+            let fit = of(streams);
+            let need = fit.need(model, 1.0);
+            least = match (least, need) {
+                (Some(least), Some(need)) => Some(least.at_most(&need)),
+                (least, need) => least.or(need),
+            };
+            let more = need.as_ref().map(carried);
+            if more.is_some_and(|more| carries.is_none_or(|known| more > known * MORE)) {
+                (best, carries) = (fit, more);
+            }
+        }
+        Self { least, ..best }
     }
 
     /// Returns whether the node accepts a replica, and its speed is known.
@@ -219,7 +267,43 @@ fn load(
     }
 }
 
+/// Relative increase below which more streams do not pay for their memory.
+const MORE: f64 = 1.001;
+/// Number of streams up to which every number is tried. Beyond, each is a quarter more than the one
+/// before.
+const EVERY_STREAM: u32 = 16;
+
+/// Returns the numbers of streams that are tried, in ascending order. They do not depend on the
+/// limit, so a higher limit only adds to them.
+fn stream_counts() -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(1u32), |streams| {
+        Some(if *streams < EVERY_STREAM {
+            streams + 1
+        } else {
+            streams + streams / 4
+        })
+    })
+}
+
 impl Question {
+    /// Returns the limits of the streams per replica that a plan compares, largest first.
+    ///
+    /// For one model, the number of streams with which a node carries most is the best. Several
+    /// models on one node share its memory, so fewer streams may be better for all of them. The
+    /// limits are powers of two, so a higher `maxConcurrency` only adds to them.
+    pub(super) fn stream_limits(&self) -> Vec<u32> {
+        let most = self.models.iter().map(|model| model.demand.max_concurrency).max();
+        let most = most.unwrap_or(1).max(1);
+        if self.models.len() == 1 {
+            return vec![most];
+        }
+        let mut limits: Vec<u32> = std::iter::successors(Some(1u32), |limit| limit.checked_mul(2))
+            .take_while(|limit| *limit <= most)
+            .collect();
+        limits.reverse();
+        limits
+    }
+
     /// Returns the question for machines with `times` the memory.
     pub(super) fn with_memory(&self, times: u64) -> Self {
         let mut question = self.clone();
@@ -256,8 +340,9 @@ pub(super) struct Judged<'a> {
 }
 
 impl<'a> Judged<'a> {
-    /// Evaluates the fleet, followed by the offers if `with_offers`. Existing nodes cost nothing.
-    pub(super) fn new(question: &'a Question, with_offers: bool) -> Self {
+    /// Evaluates the fleet, followed by the offers if `with_offers`, with up to `most_streams`
+    /// streams per replica. Existing nodes cost nothing.
+    pub(super) fn new(question: &'a Question, with_offers: bool, most_streams: u32) -> Self {
         let offers = question.offers.iter().filter(|_| with_offers);
         let priced = question.offers.iter().all(|offer| offer.price.is_some());
         let most_bandwidth = question.offers.iter().map(bandwidth).fold(1.0, f64::max);
@@ -279,7 +364,9 @@ impl<'a> Judged<'a> {
             .map(|model| {
                 priced_classes
                     .iter()
-                    .map(|(class, _)| Fit::new(model, class))
+                    .map(|(class, _)| {
+                        Fit::with_best_streams(model, class, most_streams, question.utilization)
+                    })
                     .collect()
             })
             .collect();
@@ -289,13 +376,7 @@ impl<'a> Judged<'a> {
             .zip(&fits)
             .map(|(model, fits)| fits.iter().map(|fit| fit.need(model, 1.0)).collect())
             .collect();
-        let supply = |(class, price): &(&NodeClass, f64)| ClassSupply {
-            nodes: class.nodes,
-            memory: class.allocatable - class.held,
-            disk: class.disk.map(|disk| disk.free),
-            reserved: class.committed.min(1.0),
-            price: *price,
-        };
+        let supply = |(class, price): &(&NodeClass, f64)| class.supply(*price);
         let instance = Instance {
             classes: priced_classes.iter().map(supply).collect(),
             models: question
@@ -315,6 +396,25 @@ impl<'a> Judged<'a> {
             fits,
             instance,
         }
+    }
+
+    /// Returns an instance that no choice of streams exceeds: every replica has the smallest of each
+    /// need over all tried numbers of streams.
+    pub(super) fn with_least_needs(&self) -> Instance {
+        Instance {
+            needs: self
+                .fits
+                .iter()
+                .map(|fits| fits.iter().map(|fit| fit.least).collect())
+                .collect(),
+            ..self.instance.clone()
+        }
+    }
+
+    /// Returns the streams of every model on every class.
+    pub(super) fn streams(&self) -> Vec<Vec<u32>> {
+        let of = |fits: &Vec<Fit>| fits.iter().map(|fit| fit.streams).collect();
+        self.fits.iter().map(of).collect()
     }
 
     /// Returns the instance for chips with `times` the speed.

@@ -30,8 +30,7 @@ impl Capacity {
 
 /// Returns the multiple of the demand that `instance` can carry.
 pub(super) fn capacity(instance: &Instance) -> Capacity {
-    // Without a solution of the relaxation, there is no bound.
-    let bound = relaxation::most_demand(instance).unwrap_or(MAX_FACTOR);
+    let bound = bound(instance);
     let found = greedy::most_demand(instance, bound, Effort::FULL);
     let known = found.map(|placement| (placement.factor(instance), placement));
     let exact = exact::solve(
@@ -63,6 +62,12 @@ pub(super) fn capacity(instance: &Instance) -> Capacity {
             },
         },
     }
+}
+
+/// Returns an upper bound of the multiple of the demand that `instance` can carry.
+pub(super) fn bound(instance: &Instance) -> f64 {
+    // Without a solution of the relaxation, there is no bound.
+    relaxation::most_demand(instance).unwrap_or(MAX_FACTOR)
 }
 
 /// Returns a placement for the demand with few replicas; `best` is a placement that carries it.

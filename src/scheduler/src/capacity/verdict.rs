@@ -1,9 +1,11 @@
 //! Verdict of a plan: feasibility, placement, headroom, bottleneck, and the effect of a lost node.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 use super::binding::{self, Binding, WhatIfs};
-use super::instance::{MAX_FACTOR, TOLERANCE};
+use super::instance::{Instance, MAX_FACTOR, TOLERANCE};
 use super::loss::node_losses;
 use super::purchase;
 use super::question::{Judged, NodeClass, Question};
@@ -16,11 +18,14 @@ const MAX_NAMES: usize = 3;
 
 /// Returns the verdict for a question.
 pub fn answer(question: &Question) -> PlanVerdict {
-    let judged = Judged::new(question, false);
-    let unservable = judged.unservable();
-    // Evaluate the other models without the ones that no node can serve.
-    let others = judged.instance.without(&unservable);
-    let capacity = search::capacity(&others);
+    let Evaluated {
+        judged,
+        most_streams,
+        unservable,
+        others,
+        capacity,
+        compared,
+    } = Evaluated::best(question);
     let carried = capacity.carries_demand();
     let feasible = carried && unservable.is_empty() && judged.instance.nodes() > 0;
     let most = capacity.placement.clone().unwrap_or_default();
@@ -43,7 +48,7 @@ pub fn answer(question: &Question) -> PlanVerdict {
     };
     let classes = working.classes();
     let node_losses = if feasible {
-        node_losses(&working, capacity.bound)
+        node_losses(&working, capacity.bound, compared)
     } else {
         Vec::new()
     };
@@ -52,8 +57,8 @@ pub fn answer(question: &Question) -> PlanVerdict {
     } else {
         0.0
     };
-    let what_ifs =
-        (judged.instance.nodes() > 0).then(|| WhatIfs::new(question, &judged, factor, capacity.bound));
+    let what_ifs = (judged.instance.nodes() > 0)
+        .then(|| WhatIfs::new(question, &judged, most_streams, factor, capacity.bound));
     let binding = what_ifs.and_then(|what_ifs| match unservable.first() {
         Some(model) => binding::unservable(&working, *model),
         None => binding::binding(&working, &capacity, what_ifs),
@@ -105,6 +110,70 @@ pub fn answer(question: &Question) -> PlanVerdict {
         summary(&verdict, binding.as_ref(), &capacity)
     };
     rounded(&verdict)
+}
+
+/// Fleet with one limit of the streams per replica.
+struct Evaluated<'a> {
+    judged: Judged<'a>,
+    most_streams: u32,
+    /// Models that no node can serve. `others` is the instance without them.
+    unservable: Vec<usize>,
+    others: Instance,
+    capacity: Capacity,
+    /// Other limits were compared.
+    compared: bool,
+}
+
+impl<'a> Evaluated<'a> {
+    /// Compares the limits of the streams. Returns the one with the largest factor, or a sufficient
+    /// one that survives the loss of any node.
+    fn best(question: &'a Question) -> Self {
+        let mut tried: Vec<Vec<Vec<u32>>> = Vec::new();
+        let mut all: Vec<Self> = Vec::new();
+        for most_streams in question.stream_limits() {
+            let judged = Judged::new(question, false, most_streams);
+            if tried.contains(&judged.streams()) {
+                continue;
+            }
+            tried.push(judged.streams());
+            let unservable = judged.unservable();
+            let others = judged.instance.without(&unservable);
+            let capacity = search::capacity(&others);
+            all.push(Self {
+                judged,
+                most_streams,
+                unservable,
+                others,
+                capacity,
+                compared: false,
+            });
+        }
+        let compared = all.len() > 1;
+        // The first limit is the largest, so its least needs are those of all limits.
+        let least = all[0].judged.with_least_needs().without(&all[0].unservable);
+        // The sort is stable, so among equal factors the largest limit comes first.
+        all.sort_by(|a, b| {
+            let key = |one: &Self| (one.capacity.placement.is_some(), one.capacity.factor);
+            key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal)
+        });
+        let survives = compared.then(|| all.iter().position(Self::survives));
+        let mut best = all.swap_remove(survives.flatten().unwrap_or(0));
+        if compared {
+            best.compared = true;
+            best.capacity.bound = search::bound(&least).max(best.capacity.factor);
+        }
+        best
+    }
+
+    /// Returns whether the fleet carries the demand after the loss of any one node.
+    fn survives(&self) -> bool {
+        let classes = self.judged.instance.classes.iter().enumerate();
+        self.capacity.carries_demand()
+            && self.unservable.is_empty()
+            && classes
+                .filter(|(_, supply)| supply.nodes > 0)
+                .all(|(class, _)| search::survives_without_one(&self.judged.instance, class))
+    }
 }
 
 /// Absolute value below which a number is set to 0. Smaller numbers may change in a JSON round

@@ -201,6 +201,63 @@ proptest! {
     }
 }
 
+/// Users may wait for 30 tokens/s each: more streams per replica are only an offer to the planner.
+#[test]
+fn higher_concurrency_never_makes_a_purchase_dearer() {
+    let catalogue = json!([
+        {"name": "pro", "chip": "M4 Pro", "gpuCores": 20, "memory": "64Gi", "price": 2199},
+        {"name": "max", "chip": "M4 Max", "gpuCores": 40, "memory": "128Gi", "price": 4699},
+        {"name": "ultra", "chip": "M3 Ultra", "gpuCores": 80, "memory": "256Gi", "price": 7099},
+    ]);
+    let purchase = |demand: serde_json::Value| {
+        let question = question_of(
+            json!({"demand": demand, "catalogue": catalogue, "fleet": {"macs": [{"chip": "M1", "memory": "8Gi", "count": 0}]}}),
+        );
+        answer(&question).purchase.unwrap()
+    };
+    let price = |most: u32, models: &[&str]| {
+        let demand = |model: &&str| {
+            json!({"model": model, "quantization": "mxfp4", "requestsPerSecond": 0.5, "promptTokens": 1000,
+            "answerTokens": 300, "maxConcurrency": most, "objectives": {"decodeTokensPerSecond": 30}})
+        };
+        let purchase = purchase(models.iter().map(demand).collect());
+        purchase.best.and_then(|best| best.price).unwrap_or(f64::INFINITY)
+    };
+    for models in [&["gpt-oss-120b"][..], &["gpt-oss-20b", "gpt-oss-120b"]] {
+        let prices: Vec<f64> = [1, 2, 3, 4, 6, 8, 16, 32]
+            .map(|most| price(most, models))
+            .to_vec();
+        assert!(prices[0].is_finite(), "{prices:?}");
+        assert!(
+            prices.windows(2).all(|pair| pair[1] <= pair[0]),
+            "{models:?}: {prices:?}"
+        );
+    }
+}
+
+/// A shortfall names the offers that cannot serve a model, with the required and the available
+/// amount.
+#[test]
+fn rejected_offers_have_a_reason_and_a_distance() {
+    let question = question_of(json!({
+        "demand": [{"model": "llama3-70b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 800, "answerTokens": 250,
+            "objectives": {"decodeTokensPerSecond": 9}}],
+        "fleet": {"macs": [{"chip": "M4", "memory": "16Gi", "count": 1}]},
+        "catalogue": [
+            {"name": "mini", "chip": "M4", "memory": "16Gi", "price": 599},
+            {"name": "pro", "chip": "M4 Pro", "gpuCores": 20, "memory": "64Gi", "price": 2199},
+        ],
+    }));
+    let shortfall = answer(&question).purchase.unwrap().shortfall.unwrap();
+    assert!(shortfall.contains("mini: llama3-70b: it needs"), "{shortfall}");
+    assert!(
+        shortfall.contains("pro: llama3-70b: ")
+            && shortfall.contains("is 9, and")
+            && shortfall.contains("10th percentile"),
+        "{shortfall}"
+    );
+}
+
 /// The fleet carries the demand, but not without one node: the purchase that survives is reported.
 #[test]
 fn recommends_a_spare_for_a_feasible_fleet() {
