@@ -85,10 +85,12 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
     }
     // Times of several prompts: the chip computes all of them, or half of them before the average
     // first token.
-    let prompts = match cell.kind {
-        FigureKind::PrefillSeconds => cell.workload.batch,
-        FigureKind::TimeToFirstTokenSeconds => (cell.workload.batch + 1.0) / 2.0,
-        _ => 1.0,
+    let prompts = if cell.kind == FigureKind::PrefillSeconds {
+        cell.workload.batch
+    } else if cell.kind == FigureKind::TimeToFirstTokenSeconds {
+        f64::midpoint(cell.workload.batch, 1.0)
+    } else {
+        1.0
     };
     let operations = operations * prompts;
     let tokens = tokens * prompts;
