@@ -1,18 +1,29 @@
 //! `cargo xtask generate`: updates the files that are generated from the code.
 
+pub(crate) mod chart;
+
 use std::fs;
 
 use anyhow::{Context, Result};
 
 use crate::console;
 
-/// Updates manifests/crds.yaml and docs/reference. Unit tests fail if one of these files is stale.
+/// Updates manifests/, the chart's generated files and docs/reference. Tests fail if one of these
+/// files is stale.
 pub(crate) fn run() -> Result<()> {
     let definitions = rooflet(&["crd"])?;
     let path = console::root().join("manifests/crds.yaml");
-    fs::write(&path, definitions).with_context(|| format!("writing `{}`", path.display()))?;
+    fs::write(&path, &definitions).with_context(|| format!("writing `{}`", path.display()))?;
     rooflet(&["reference", "docs/reference"])?;
-    println!("manifests/crds.yaml and docs/reference are up to date");
+    for file in chart::files(&definitions)? {
+        file.write()?;
+    }
+    if console::is_installed("helm") {
+        chart::plain_manifests()?.write()?;
+    } else {
+        println!("manifests/rooflet.yaml is unchanged, because Helm is not installed");
+    }
+    println!("manifests, charts/rooflet and docs/reference are up to date");
     Ok(())
 }
 

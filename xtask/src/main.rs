@@ -4,6 +4,7 @@
 
 mod bench_roofline;
 mod chaos;
+mod check_chart;
 mod check_macos;
 mod console;
 mod faults;

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    check_macos,
+    check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
     faults, setup, structure,
 };
@@ -39,6 +39,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "workflows",
         run: workflows,
+    },
+    Check {
+        name: "chart",
+        run: check_chart::run,
     },
     Check {
         name: "clippy",
