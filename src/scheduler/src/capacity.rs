@@ -2,7 +2,7 @@
 //!
 //! [`spec`] parses the plan, [`mod@question`] evaluates every model on every class of node with the
 //! rules of admission, [`search`] places replicas, and [`verdict`] explains the result. Formulas
-//! and bounds: docs/planning.md.
+//! and bounds: docs/planner.md.
 
 mod binding;
 mod exact;

@@ -401,7 +401,7 @@ fn large(seed: u64) -> Instance {
     }
 }
 
-/// Gap between the bound and the greedy answer; docs/planning.md states the worst case.
+/// Gap between the bound and the greedy answer; docs/planner.md states the worst case.
 #[test]
 fn large_fleets_stay_within_the_documented_gap() {
     // A typical seed, and the worst of 1 to 30.

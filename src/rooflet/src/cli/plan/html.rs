@@ -207,7 +207,7 @@ fn footer(verdict: &PlanVerdict) -> Markup {
                  random arrivals, cached prompts, downloads, loading and the network are not modelled. The limit \
                  on the use of a chip leaves capacity for them. The user provided prices and watts."
             }
-            p { "Created by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planning.md has the formulas." }
+            p { "Created by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planner.md has the formulas." }
         }
     }
 }
