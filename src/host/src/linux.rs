@@ -200,27 +200,6 @@ pub(super) fn keep_awake() -> Option<Command> {
 mod tests {
     use super::*;
 
-    /// Memory of this process in pages.
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    fn resident_pages() -> u64 {
-        let statm = fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split(' ').nth(1).unwrap().parse().unwrap()
-    }
-
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    #[test]
-    fn freed_memory_returns_to_the_system() {
-        let begin = resident_pages();
-        let small: Vec<Box<[u8; 64]>> = (0..1 << 20).map(|_| Box::new([1; 64])).collect();
-        let used = resident_pages() - begin;
-        // Keeps a value at the end, so that the heap cannot shrink from there.
-        let last = small.into_iter().next_back();
-        release_freed_memory();
-        let left = resident_pages().saturating_sub(begin);
-        assert!(left < used / 4, "{left} of {used} pages");
-        drop(last);
-    }
-
     #[test]
     fn file_caches_count_as_available() {
         // The forms of Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
