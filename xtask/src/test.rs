@@ -3,7 +3,7 @@
 use std::{
     env,
     fmt::Write as _,
-    fs::{File, TryLockError},
+    fs::{self, File, TryLockError},
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -58,7 +58,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "unit",
-        run: || cargo("test --workspace --lib --bins"),
+        run: unit,
     },
     Check {
         name: "e2e",
@@ -161,6 +161,35 @@ fn doc() -> Result<Outcome> {
     doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
     // Private items are documented, so links to them resolve.
     console::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
+}
+
+/// Runs the unit tests, and the integration tests of the library crates.
+fn unit() -> Result<Outcome> {
+    let mut test = console::cargo();
+    test.args(["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
+    for name in integration_tests()? {
+        test.args(["--test", &name]);
+    }
+    console::run(&mut test)
+}
+
+/// Returns the names of the files `src/CRATE/tests/NAME.rs`.
+fn integration_tests() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for krate in fs::read_dir(console::root().join("src"))? {
+        let tests = krate?.path().join("tests");
+        if !tests.is_dir() {
+            continue;
+        }
+        for file in fs::read_dir(&tests).with_context(|| tests.display().to_string())? {
+            let file = file?.path();
+            if file.extension().is_some_and(|extension| extension == "rs") {
+                names.extend(file.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    names.sort();
+    Ok(names)
 }
 
 fn e2e() -> Result<Outcome> {
