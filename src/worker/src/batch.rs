@@ -39,7 +39,7 @@ use crate::sampling::sampler::Draw;
 struct PendingStep {
     /// One token for each row, and one for each draft token.
     tokens: Array,
-    /// Whether the logits of each token were finite.
+    /// One value per token: true if the logits of the token are finite.
     finite: Array,
     logprobs: Option<Logprobs>,
     rows: Vec<RequestId>,

@@ -33,7 +33,7 @@ pub(super) struct ReplicaState {
     pub(super) in_flight: BTreeMap<u64, InFlightRequest>,
     pub(super) last_chosen: u64,
     pub(super) external: ExternalLoad,
-    /// Whether the routing table no longer has the replica.
+    /// True if the routing table no longer contains the replica.
     pub(super) is_removed: bool,
 }
 

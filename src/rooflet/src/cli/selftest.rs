@@ -40,7 +40,7 @@ enum Only {
     Models,
     /// Memory bandwidth, beside the data sheet.
     Probe,
-    /// Repeated decoding, for 10 minutes unless --soak says otherwise.
+    /// Repeated decoding, for the duration of --soak (default 10 minutes).
     Soak,
 }
 

@@ -35,7 +35,7 @@ pub struct Check {
     /// Largest difference that rounding explains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tolerance: Option<f32>,
-    /// What was compared or measured, or the error.
+    /// Compared or measured values, or the error.
     pub finding: String,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Check {
     pub(super) remedy: Option<String>,
 }
 
-/// What a check is about, in the order of the report.
+/// Area of a check, in the order of the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Area {

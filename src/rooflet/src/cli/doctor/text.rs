@@ -68,7 +68,7 @@ pub(super) fn render(report: &Report) -> String {
     text
 }
 
-/// Returns true if a check has nothing to tell but that there is no value.
+/// Returns true if the machine does not report the value of a check.
 fn is_silent(check: &Check) -> bool {
     check.status == Status::Unknown && check.remedy.is_none() && check.finding == NOT_REPORTED
 }
