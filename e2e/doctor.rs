@@ -23,7 +23,7 @@ fn statuses(report: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The report goes into public issues.
+/// Users attach the report to public issues.
 #[test]
 fn report_contains_no_names_or_paths() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -19,8 +19,10 @@ mod gateway;
 mod harness;
 mod join;
 mod kv_cache;
+mod lifecycle;
 mod manifest_dir;
 mod measure;
+mod node_loss;
 mod openai;
 mod output;
 mod plan;
@@ -28,13 +30,10 @@ mod preemption;
 mod pull;
 mod rebalance;
 mod rollout;
-mod selftest;
-// The tests of the worker use the other items.
-mod lifecycle;
-mod node_loss;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tests of the worker use the other items")]
 #[path = "../src/worker/src/tests/script.rs"]
 mod script;
+mod selftest;
 mod silent_node;
 mod simulate;
 mod soak;

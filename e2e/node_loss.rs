@@ -151,7 +151,7 @@ fn check_node_loss(cluster: &Cluster, lost: &str, lose: impl FnOnce()) {
             });
             lost_at
         }));
-        // Also after a panic, because the clients would not stop otherwise.
+        // The clients must stop even after a panic.
         load.stop.store(true, Ordering::SeqCst);
         outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });

@@ -12,8 +12,8 @@ use crate::harness::{
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// Manifest of a deployment of a hub's model. `rest` holds further fields of `model`, as in a flow
-/// mapping.
+/// Returns the manifest of a deployment of a hub's model. `rest` has further fields of `model` in
+/// flow style.
 fn deployment(name: &str, model: &str, rest: &str) -> String {
     format!(
         "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {{name: {name}}}\n\
@@ -40,8 +40,8 @@ fn agent(cluster: &Cluster) -> Process {
     agent
 }
 
-/// Start offsets of the weight downloads. Requests for a bounded range read headers and do not
-/// count.
+/// Returns the start offsets of the weight downloads. Requests for a bounded range read headers and
+/// do not count.
 fn downloads(hub: &Hub) -> Vec<usize> {
     let all = hub.downloads().into_iter();
     let weights = all.filter(|download| download.file == WEIGHTS);
@@ -116,7 +116,7 @@ fn wait_for_condition_text(cluster: &Cluster, deployment: &str, words: &str) {
     });
 }
 
-/// Size of the partial weights file below a directory.
+/// Returns the size of the partial weights file below a directory.
 fn downloaded_bytes(directory: &Path) -> Option<u64> {
     let entries = std::fs::read_dir(directory).ok()?;
     entries.flatten().find_map(|entry| match entry.path() {
@@ -502,7 +502,7 @@ fn in_place_replacement_waits_for_the_download() {
     );
 }
 
-/// Nothing is downloaded of a model that does not fit.
+/// No file of a model that does not fit is downloaded.
 #[test]
 fn model_larger_than_the_disk_is_rejected_with_numbers() {
     let Some((hub, cluster, _)) = with_hub(None) else {
@@ -595,7 +595,7 @@ fn hub_errors_are_reported_with_a_remedy() {
             "weightless",
             "rooflet/weightless",
             "",
-            "name a repository with weights as published for MLX",
+            "use a repository with weights as published for MLX",
         ),
         ("nameless", "rooflet/nameless", "", "has no config.json"),
         ("foreign", "rooflet/foreign", "", "mamba"),

@@ -14,7 +14,8 @@ models:
   - {name: large, model: qwen3-8b, quantization: mlx4}
 ";
 
-/// Manifest of a deployment. The model `large` reserves nearly all of a Mac's allocatable memory.
+/// Returns the manifest of a deployment. The model `large` reserves nearly all of a Mac's
+/// allocatable memory.
 fn deployment(name: &str, model: &str, rest: &str) -> String {
     format!(
         "

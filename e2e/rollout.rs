@@ -27,12 +27,12 @@ fn with_long_context(model: &Path) {
     std::fs::write(&config, parsed.to_string()).expect("writable");
 }
 
-/// PIDs of all workers.
+/// Returns the PIDs of all workers.
 fn workers(cluster: &Cluster) -> Vec<u32> {
     MACS.iter().flat_map(|(node, ..)| cluster.workers(node)).collect()
 }
 
-/// Node and model source of each ready replica of a deployment, sorted.
+/// Returns node and model source of each ready replica of a deployment, sorted.
 fn ready(cluster: &Cluster, deployment: &str) -> Result<Vec<(String, String)>, String> {
     let listed = cluster
         .kubectl
@@ -88,8 +88,8 @@ fn nodes_report_simulated_chips(cluster: &Cluster) {
     assert!(listed.contains("-/273GB/s"), "{listed}");
 }
 
-/// Manifest of a deployment that needs 256 MiB per stream: over 12 GiB for 48 streams, 16 GiB for
-/// 64.
+/// Returns the manifest of a deployment that needs 256 MiB per stream: over 12 GiB for 48 streams,
+/// and over 16 GiB for 64 streams.
 fn wide(name: &str, rest: &str) -> String {
     format!(
         "
@@ -160,7 +160,8 @@ spec:
   strategy: {rollingUpdate: {maxUnavailable: 1, maxSurge: 0, minThroughput: 60%}}
 ";
 
-/// Predicted tokens/s of all ready replicas, and of one replica at the last completed rollout.
+/// Returns the predicted tokens/s of all ready replicas, and of one replica at the last completed
+/// rollout.
 fn throughput(cluster: &Cluster) -> Result<(f64, f64), String> {
     let rollout = cluster.kubectl.json("mdep guide")?["status"]["rollout"].clone();
     let figure = |name: &str| rollout[name].as_f64();

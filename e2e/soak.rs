@@ -1,7 +1,7 @@
-//! Soak test: one worker gets valid, invalid, garbled and abandoned requests at the same time.
+//! Soak test: one worker receives valid, invalid, garbled and abandoned requests at the same time.
 //!
-//! Every valid request must get the expected text, every invalid one the expected error, and the
-//! process must not leak memory. The test runs with two models:
+//! Every valid request must return the expected text, and every invalid request the expected error.
+//! The process must not leak memory. The test runs with two models:
 //!
 //! - a scripted model, whose answers are computed from the script;
 //! - the guide, whose answers must equal those of an idle worker.
@@ -201,7 +201,7 @@ impl TestWorker {
         });
     }
 
-    /// Resident bytes of the process, and bytes allocated by MLX.
+    /// Returns the resident bytes of the process, and the bytes allocated by MLX.
     fn sizes(&self) -> (u64, u64) {
         let status = self.http.get("/status").expect("a response").json();
         let engine = status["memory"]["activeBytes"].as_u64().expect("a number");

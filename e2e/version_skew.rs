@@ -25,7 +25,7 @@ fn add_to_schema(cluster: &Cluster, kind: &str, path: &str, value: &str) {
 fn patch(cluster: &Cluster, object: &str, more: &str, patch: &str) {
     let mut args = vec!["patch", object, "--type=merge", "-p", patch];
     args.extend(more.split_whitespace());
-    // The API server applies a changed schema after a moment.
+    // The API server applies a changed schema asynchronously.
     eventually("the newer schema", || {
         let output = cluster.kubectl.run_with(&args, "");
         if output.success && !output.stderr.contains("unknown field") {

@@ -1,6 +1,7 @@
 //! Prompt lookup benchmark: its gain if an answer repeats its prompt, and its cost otherwise.
 //!
-//! Two workers with the guide, with and without prompt lookup, get the same requests alternately.
+//! Two workers with the guide, with and without prompt lookup, receive the same requests
+//! alternately.
 
 use std::time::Instant;
 
@@ -18,7 +19,8 @@ const QUESTIONS: [&str; 3] = [
     "What happens when a node goes away?",
 ];
 
-/// Returns the turns of a conversation that ends with the question of this index.
+/// Function that returns the turns of a conversation. The conversation ends with the question of
+/// the given index.
 type Turns<'a> = &'a dyn Fn(usize) -> Vec<String>;
 
 pub(crate) fn run() {

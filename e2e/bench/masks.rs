@@ -19,7 +19,7 @@ const RANKS: &str = "litellm/litellm_core_utils/tokenizers/fb374d419588a4632f3f5
 
 /// Vocabulary sizes: Qwen3's, and that of `o200k_base`.
 const SIZES: [usize; 2] = [151_643, 199_998];
-/// Answers to each schema. All but the first find the caches filled.
+/// Number of answers per schema. From the second answer on, the caches are filled.
 const ANSWERS: usize = 5;
 
 /// Schema and a matching answer.
@@ -149,7 +149,7 @@ fn longest(mut text: &[u8], known: &HashMap<&[u8], u32>) -> Vec<u32> {
     tokens
 }
 
-/// Bytes of each token by rank. `None` if the package cannot be installed.
+/// Returns the bytes of each token by rank, or `None` if the package cannot be installed.
 fn ranks() -> Option<Vec<Vec<u8>>> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ranks");
     let file: PathBuf = home.join(RANKS);

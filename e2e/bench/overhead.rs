@@ -177,7 +177,7 @@ impl Client {
     }
 }
 
-/// The text of the complete server-sent events in `bytes`.
+/// Returns the text of the complete server-sent events in `bytes`.
 fn text_in(bytes: &[u8]) -> String {
     let stream = String::from_utf8_lossy(bytes);
     let events = stream.lines().filter_map(|line| line.strip_prefix("data: "));

@@ -107,7 +107,7 @@ pub(crate) fn run() {
     }
 }
 
-/// Prompt of a round. The prompts of two rounds share no prefix.
+/// Returns the prompt of a round. The prompts of two rounds share no prefix.
 fn prompt(round: u32, tokens: u32) -> Vec<u32> {
     (0..tokens)
         .map(|at| 300 + (at * 31 + at * at % 97 + round * 7) % 700)

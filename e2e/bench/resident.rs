@@ -8,7 +8,7 @@ use sysinfo::{Pid, ProcessesToUpdate, System};
 use crate::harness::{Fleet, Options, repository};
 use crate::stats::{head, row};
 
-/// Time for memory of the start to be released, and duration of the idle measurement.
+/// Time for the processes to release memory of their start, and duration of the idle measurement.
 const SETTLE: Duration = Duration::from_secs(30);
 
 pub(crate) fn run() {

@@ -35,7 +35,7 @@ enum Disruption {
     PauseAgent,
     PauseServer,
     CutFromServer,
-    CutEverybody,
+    CutAllConnections,
     Unplug,
     LoseNode,
     FillDisk,
@@ -63,7 +63,7 @@ impl Disruption {
         Self::PauseAgent,
         Self::PauseServer,
         Self::CutFromServer,
-        Self::CutEverybody,
+        Self::CutAllConnections,
         Self::Unplug,
         Self::LoseNode,
         Self::FillDisk,
@@ -82,7 +82,7 @@ impl Disruption {
             Self::PauseAgent => "agent paused",
             Self::PauseServer => "server paused",
             Self::CutFromServer => "agent disconnected from the server",
-            Self::CutEverybody => "connections of a node cut",
+            Self::CutAllConnections => "connections of a node cut",
             Self::Unplug => "node unplugged for seconds",
             Self::LoseNode => "node unplugged for minutes",
             Self::FillDisk => "the server's disk full",
@@ -286,7 +286,7 @@ impl Run {
                 fleet.nodes[node].up.set(Link::Up);
                 Affected::None
             }
-            Disruption::CutEverybody => {
+            Disruption::CutAllConnections => {
                 fleet.nodes[node].set(Link::Closed);
                 std::thread::sleep(seconds(random, 8));
                 fleet.nodes[node].set(Link::Up);

@@ -86,7 +86,7 @@ struct Contents {
     downloads: Vec<Download>,
 }
 
-/// State of both servers.
+/// State that the hub and the CDN share.
 struct Shared {
     contents: Mutex<Contents>,
     cdn: Mutex<SocketAddr>,

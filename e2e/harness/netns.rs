@@ -10,7 +10,7 @@ pub(crate) struct Netns {
     name: String,
     /// Interface on this side of the link.
     link: String,
-    /// Third byte of both addresses.
+    /// Third byte of the addresses of both ends of the link.
     network: u8,
 }
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use crate::{console, setup};
 
-/// Replaces this process by `rooflet bench-roofline` with `args`. The models are kept below target/,
-/// so that only the first run writes them.
+/// Replaces this process by `rooflet bench-roofline` with `args`. The models are kept below
+/// target/, so that only the first run writes them.
 pub(crate) fn run(args: &[&str]) -> Result<Infallible> {
     setup::run()?;
     let models = console::root().join("target").join("bench-models");

@@ -11,8 +11,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// Maximum number of lines of a failed command's output in an error. Compilers print the first cause
-/// at the top.
+/// Maximum number of lines of a failed command's output in an error. Compilers print the first
+/// cause at the top.
 const FAILURE_LINES_MAX: usize = 60;
 
 /// Returns the repository root.

@@ -1,11 +1,12 @@
 //! `cargo xtask setup`: prepares MLX on Linux, and selects the target of the build on a Mac.
 //!
-//! On a Mac, the build script of mlx-sys builds MLX. That script supports only macOS. On Linux, this
-//! task overrides it: it prepares MLX's CPU build (a wheel), mlx-c and its Rust declarations in a
-//! prefix, and writes `.cargo/mlx-linux.generated.toml`, which configures cargo to use the prefix.
+//! On a Mac, the build script of mlx-sys builds MLX. That script supports only macOS. On Linux,
+//! this task replaces the script: it prepares MLX's CPU build (a wheel), mlx-c and the Rust
+//! declarations of mlx-c in a directory, the prefix. It also writes
+//! `.cargo/mlx-linux.generated.toml`, which configures cargo to use the prefix.
 //!
-//! The prefix is in the user's cache directory, and all checkouts share it. Its name contains a hash
-//! of everything it is built from. It is built in a temporary directory and renamed when complete.
+//! The prefix is in the user's cache directory, and all checkouts share it. Its name contains a
+//! hash of all its inputs. The prefix is built in a temporary directory and renamed when complete.
 
 mod bindings;
 mod macos_target;

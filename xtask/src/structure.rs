@@ -2,8 +2,8 @@
 //!
 //! - Dependencies between crates follow the table of layers in ARCHITECTURE.md.
 //! - Crates and folders stay small, and modules have one style.
-//! - No import cycle has more than two files. Imports of a module's own descendants do not count, so
-//!   that a parent can compose its children.
+//! - No import cycle has more than two files. Imports of a module's own descendants do not count,
+//!   so that a parent can compose its children.
 //! - A `pub` item of a library crate is used by another crate.
 //! - Pages that comments cite exist, links between pages resolve, and `reasons.yaml` lists every
 //!   reason.

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains the guide model: a Llama-shaped model that learns corpus.md by heart.
+"""Trains the guide model: a Llama-shaped model that reproduces the answers of corpus.md.
 
     python3 -m venv /tmp/guide-venv
     /tmp/guide-venv/bin/pip install --requirement examples/models/guide/requirements.txt
     /tmp/guide-venv/bin/python examples/models/guide/train.py
 
-writes tokenizer.json, config.json, model.safetensors and the other files of a model directory beside this script and
-ends by asking the questions that were kept out of training. JAX on the CPU; the seed is fixed.
+These commands write tokenizer.json, config.json, model.safetensors and the other files of a model directory beside
+this script. Afterwards the script tests the model with the held-out questions. JAX runs on the CPU; the seed is fixed.
 """
 
 import argparse
@@ -64,12 +64,12 @@ UNKNOWN, LONG, MAIN = "elsewhere", "everything", "rooflet"
 
 
 def plain(text):
-    """What remains of a question without case and punctuation."""
+    """Returns a question without case and punctuation."""
     return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
 
 
 def read_corpus(path):
-    """Sections of corpus.md as {name: {"subjects", "questions", "held_out", "answer"}}."""
+    """Returns the sections of corpus.md as {name: {"subjects", "questions", "held_out", "answer"}}."""
     sections = {}
     for block in re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
         name, _, body = block.partition("\n")
@@ -140,7 +140,7 @@ SYLLABLE = [["", *"bcdfghklmnprstv", "st", "tr", "ch"], "aeiou", ["", "", *"nrsl
 
 
 class Page:
-    """Draws conversations about the page; every draw comes from one seeded generator."""
+    """Draws conversations about the page; all random numbers come from one seeded generator."""
 
     def __init__(self, sections, seed):
         self.sections, self.rng = sections, random.Random(seed)
@@ -150,12 +150,12 @@ class Page:
         self.held_out = {plain(question) for section in sections.values() for question in section["held_out"]}
 
     def odd_characters(self):
-        """Code points to choose from: ASCII, up to three bytes of UTF-8, an emoji."""
+        """Returns code points to choose from: ASCII, up to three bytes of UTF-8, an emoji."""
         rng = self.rng
         return [rng.randrange(33, 127), rng.randrange(0xA1, 0x3000), 0x1F600 + rng.randrange(64)]
 
     def word(self):
-        """A made-up word, a number or a run of odd characters: something that is on no page."""
+        """Returns an invented word, a number or a sequence of unusual characters: text that the page does not contain."""
         rng, kind = self.rng, self.rng.random()
         if kind < 0.1:
             return str(rng.randrange(10 ** rng.randrange(1, 6)))
@@ -168,7 +168,7 @@ class Page:
         return text.capitalize() if rng.random() < 0.25 else text
 
     def question(self, name):
-        """A question that the section answers, never one that was kept out of training."""
+        """Returns a question that the section answers and that is not held out."""
         while True:
             text = self.vary(self.reword(self.draw(name)))
             if plain(text) not in self.held_out:
@@ -203,7 +203,7 @@ class Page:
         return text
 
     def vary(self, text):
-        """The same question from another person: case, punctuation, politeness, one slip of the finger."""
+        """Varies the case, the punctuation and the politeness of a question, and adds at most one typing error."""
         rng = self.rng
         if rng.random() < 0.15:
             opening = rng.choice(OPENINGS)
@@ -231,7 +231,7 @@ class Page:
         return text
 
     def conversation(self):
-        """Messages as [(role, text)]; one turn mostly, sometimes many."""
+        """Returns messages as [(role, text)] with one to eight turns."""
         rng, messages = self.rng, []
         kind = rng.random()
         if kind < 0.25:
@@ -244,7 +244,7 @@ class Page:
         return messages
 
     def plain_text(self):
-        """An answer without the chat around it, so that a bare text is continued too."""
+        """Returns an answer without the chat format. It trains the model to continue text outside a chat."""
         rng = self.rng
         name = rng.choice([name for name in self.names if name != UNKNOWN])
         answer = self.sections[name]["answer"]
@@ -280,23 +280,23 @@ CHOICE = 3
 
 
 def chat_tokens(tokenizer, messages):
-    """Ids of a conversation and, for each, its weight in the loss as a target: answers count, questions a little."""
+    """Returns the ids of a conversation and the weight of each id in the loss: high for answers, low for questions."""
     ids, weights = [], []
     for role, text in messages:
-        # An answer is encoded apart from its heading, as it is when the model writes it.
+        # An answer is encoded separately from its heading, because the model generates it separately.
         head, body = (f"{IM_START}{role}\n", text) if role == "assistant" else ("", f"{IM_START}{role}\n{text}")
         head, body, tail = (tokenizer.encode(part).ids for part in (head, body + IM_END, "\n"))
         ids += head + body + tail
         learn = [1.0] * len(body) if role == "assistant" else [0.03] * len(body)
         if role == "assistant":
-            # The first tokens choose what to talk about; the rest is reciting.
+            # The first tokens select the answer; the other tokens follow from them.
             learn[:CHOICE] = [4.0] * len(learn[:CHOICE])
         weights += [0.0] * len(head) + learn + [0.0] * len(tail)
     return ids, weights
 
 
 def batch(page, tokenizer, rows, length):
-    """Rows of packed documents: ids, next ids, loss weights and the number of the document each token belongs to."""
+    """Returns rows of packed documents: ids, next ids, loss weights and the number of each token's document."""
     ids = np.zeros((rows, length + 1), np.int32)
     weights = np.zeros((rows, length + 1), np.float32)
     owner = np.zeros((rows, length + 1), np.int32)
@@ -308,7 +308,7 @@ def batch(page, tokenizer, rows, length):
                 learn = [0.3] * len(some)
             else:
                 some, learn = chat_tokens(tokenizer, page.conversation())
-                # To choose the right answer is what takes many examples: most short rows do not recite the last one to its end.
+                # The choice of the right answer needs many examples, so most short rows omit the end of the last answer.
                 if length < 512 and page.rng.random() < 0.65:
                     keep = max(at for at, token in enumerate(some) if token == IM_START_ID) + 3 + 3 * CHOICE
                     some, learn = some[:keep], learn[:keep]
@@ -353,7 +353,7 @@ def init(seed):
 
 
 def forward(params, ids, owner):
-    """Logits of [rows, length] ids; a token sees the earlier tokens of its own document only."""
+    """Returns the logits of [rows, length] ids; attention is limited to the earlier tokens of the same document."""
     rows, length = ids.shape
     heads, kv_heads, head = CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"], CONFIG["head_dim"]
 
@@ -398,7 +398,7 @@ def loss_of(params, ids, targets, weights, owner):
 
 @jax.jit
 def step(params, first, second, count, rate, ids, targets, weights, owner):
-    """One step of AdamW with the gradient's norm clipped at 1; also returns the loss on answers alone."""
+    """Computes one step of AdamW with the gradient's norm clipped at 1; also returns the loss on the answers."""
     (_, answers), grads = jax.value_and_grad(loss_of, has_aux=True)(params, ids, targets, weights, owner)
     size = jnp.sqrt(sum(jnp.sum(g * g) for g in grads.values()))
     grads = {name: g * jnp.minimum(1.0, 1.0 / size) for name, g in grads.items()}
@@ -420,14 +420,14 @@ def rate_at(index, steps, peak=3e-3, warmup=100):
 
 
 def train(sections, tokenizer, steps, seed):
-    """The trained parameters; prints how the loss falls."""
+    """Returns the trained parameters; prints the loss during training."""
     page = Page(sections, seed)
     params = {name: jnp.asarray(value) for name, value in init(seed).items()}
     first = second = {name: jnp.zeros_like(value) for name, value in params.items()}
     print(f"{sum(value.size for value in params.values()):,} parameters, {steps} steps")
     started, answers = time.monotonic(), 0.0
     for index in range(steps):
-        # Mostly short rows, for speed; longer ones in between, so that the model keeps its head far into a context.
+        # Most rows are short, for speed. Some rows are long, so that the model also answers in long contexts.
         rows, length = (1, 2048) if index % 16 == 15 else (3, 640) if index % 4 == 3 else (10, 192)
         data = batch(page, tokenizer, rows, length)
         params, first, second, loss = step(params, first, second, index + 1.0, rate_at(index, steps), *data)
@@ -437,11 +437,11 @@ def train(sections, tokenizer, steps, seed):
     return {name: np.asarray(value) for name, value in params.items()}
 
 
-# ---- the examination ------------------------------------------------------------------------------------------------
+# ---- the test -------------------------------------------------------------------------------------------------------
 
 
 def examine(params, tokenizer, sections):
-    """Asks each held-out question; right means that greedy decoding gives the whole expected answer, token for token."""
+    """Tests each held-out question: an answer is right if greedy decoding produces exactly the expected tokens."""
     run, right, total = jax.jit(forward), 0, 0
     longest = max(len(tokenizer.encode(section["answer"]).ids) for section in sections.values()) + 128
     for name, section in sections.items():
@@ -451,7 +451,7 @@ def examine(params, tokenizer, sections):
             answer = tokenizer.encode(section["answer"] + IM_END).ids
             ids = np.zeros((1, longest), np.int32)
             ids[0, : len(prompt) + len(answer)] = prompt + answer
-            # With the expected answer as input, all argmaxes agree exactly when greedy decoding would write it.
+            # With the expected answer as input, every argmax equals the expected token if and only if greedy decoding produces it.
             best = np.asarray(run(params, ids, np.ones_like(ids)))[0].argmax(-1)
             wrong = np.nonzero(best[len(prompt) - 1 : len(prompt) + len(answer) - 1] != answer)[0]
             right, total = right + (wrong.size == 0), total + 1

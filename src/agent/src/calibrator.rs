@@ -27,7 +27,7 @@ const FILE: &str = "calibration.json";
 /// Minimum number of requests whose median counts as one run.
 const RUN_REQUESTS: u64 = 10;
 
-/// Stored calibration, stored across restarts of the agent.
+/// Calibration in the state directory, which persists across restarts of the agent.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StoredCalibration {
@@ -76,8 +76,8 @@ impl Calibrator {
         }
     }
 
-    /// Updates the load of all workers of the node. Call it before reading what any of them
-    /// measured.
+    /// Updates the load of all workers of the node. Must be called before the measurements of any
+    /// worker are used.
     pub(crate) fn update_load(&mut self, workers: &BTreeMap<ReplicaKey, RequestCounts>) {
         self.contention.update(workers);
     }
@@ -89,7 +89,7 @@ impl Calibrator {
         self.contention.ran_alone(key, status.measured.samples)
     }
 
-    /// Calibrations of predictions from `hardware` with this engine.
+    /// Returns the calibrations of predictions from `hardware` with this engine.
     pub(crate) fn current(&self, engine: &EngineInfo, hardware: Hardware) -> &[Calibration] {
         if self.subject == subject(engine, hardware) {
             &self.calibrations
@@ -144,7 +144,7 @@ impl Calibrator {
         }
     }
 
-    /// Forgets replicas that are gone.
+    /// Removes the counts of replicas that no longer exist.
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&ReplicaKey) -> bool) {
         self.counted.retain(|key, _| is_wanted(key));
     }

@@ -21,6 +21,7 @@ use rooflet_pki::{NodeCertificate, NodeRequest, certificate_pem};
 const RETRY: Duration = Duration::from_secs(600);
 /// Interval between checks of the kubeconfig and of the certificate's age.
 const PERIOD: Duration = Duration::from_secs(5);
+/// Maximum time to wait for a signed certificate.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Credentials in the agent's kubeconfig.

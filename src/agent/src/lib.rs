@@ -8,8 +8,8 @@
 //! the reader of the manifest directory, the HTTP server, and one monitor per worker.
 //!
 //! Invariants:
-//! - No task waits for the API server. While the control plane is away, the agent keeps running the
-//!   last known replicas, across its own restarts too.
+//! - No task waits for the API server. While the control plane is unreachable, the agent keeps
+//!   running the last known replicas, across its own restarts too.
 //! - The agent never binds a replica to a node. It repeats admission with live memory before it
 //!   starts a worker.
 //! - A replica's finalizer is removed only after its worker process has exited.

@@ -149,7 +149,7 @@ impl Models {
         outcome
     }
 
-    /// Directory of a model that is downloaded, or that a download will create.
+    /// Returns the directory of a model that is downloaded, or that a download will create.
     pub(crate) fn downloaded_to(&self, source: &ModelSource) -> Option<Utf8PathBuf> {
         match (source, &self.pulls) {
             (ModelSource::Hub(model), Some(pulls)) => {
@@ -160,8 +160,8 @@ impl Models {
         }
     }
 
-    /// Size of the downloaded models whose directories are not in `used`. Zero if `used` is not
-    /// known yet.
+    /// Returns the size of the downloaded models whose directories are not in `used`. Zero if
+    /// `used` is not known yet.
     pub(crate) fn unused(&self, used: Option<&BTreeSet<Utf8PathBuf>>) -> Bytes {
         let downloads = self.pulls.as_ref().map(Pulls::downloads);
         downloads
@@ -196,7 +196,8 @@ impl Models {
         self.pulls.as_ref()?.speed()
     }
 
-    /// Interval after which the progress of downloads is read again although nothing has changed.
+    /// Returns the interval after which the progress of downloads is read again although nothing
+    /// has changed.
     pub(crate) fn requeue_after(&self) -> Option<Duration> {
         self.pulls.as_ref()?.requeue_after()
     }

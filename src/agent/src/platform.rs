@@ -119,7 +119,7 @@ impl Platform {
     }
 }
 
-/// Models of the model directory and, if configured, of the hub.
+/// Returns the models of the model directory and, if configured, of the hub.
 fn models(agent: &Agent, device: Option<&str>, tasks: &Tasks, changes: &Changes) -> Models {
     let config = &agent.config;
     let directory = ModelDirectory::new(config.model_dir.clone());
@@ -162,7 +162,7 @@ fn installation(machine_id: &str, identity: &Identity, engine: &str, sustained: 
     )
 }
 
-/// Version of rooflet together with the engine's.
+/// Returns the version of rooflet together with the engine's.
 fn program_with(engine: &str) -> String {
     format!("rooflet {}, {engine}", env!("CARGO_PKG_VERSION"))
 }

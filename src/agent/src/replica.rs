@@ -38,7 +38,7 @@ impl ReplicaKey {
         Self::new(replica.namespace().unwrap_or_default(), replica.name_any())
     }
 
-    /// Numeric replica id, as gateways use it.
+    /// Returns the numeric replica id, as gateways use it.
     pub fn id(&self) -> u64 {
         replica_id(&self.namespace, &self.name)
     }
@@ -89,8 +89,8 @@ impl ReplicaSpec {
         bits.filter(|bits| *bits != UNQUANTISED_BITS)
     }
 
-    /// Disk space that the replica requests for cached prefixes. Zero if the replica uses whatever
-    /// remains.
+    /// Returns the disk space that the replica requests for cached prefixes. Zero if the replica
+    /// uses whatever remains.
     pub fn disk(&self) -> Bytes {
         let requested = self.kv_cache.as_ref().and_then(KvCacheSpec::disk_bytes);
         requested.unwrap_or_default()

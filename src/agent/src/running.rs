@@ -59,7 +59,7 @@ impl Running {
                 .await
                 .is_err()
         {
-            warn!("timeout of the final report to the API server");
+            warn!("final report to the API server timed out");
         }
         self.tasks.cancel();
         let outcome = join(&self.tasks).await;

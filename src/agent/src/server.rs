@@ -115,7 +115,7 @@ impl App {
         self.endpoints_rx.latest().get(key).cloned()
     }
 
-    /// Replicas that serve a model, in round-robin order.
+    /// Returns the replicas that serve a model, in round-robin order.
     fn serving(&self, model: &str) -> Vec<(ReplicaKey, Endpoint)> {
         let endpoints = self.endpoints_rx.latest();
         let mut serving: Vec<_> = endpoints

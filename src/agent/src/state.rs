@@ -116,17 +116,18 @@ impl StateDir {
         &self.path
     }
 
-    /// Directory of the workers' sockets. Each worker has a path in it on its command line.
+    /// Returns the directory of the workers' sockets. The command line of each worker contains a
+    /// path in this directory.
     pub(crate) fn sockets(&self) -> &Utf8Path {
         &self.sockets
     }
 
-    /// Directory of the prefixes that workers cache on disk.
+    /// Returns the directory of the prefixes that workers cache on disk.
     pub fn prefixes(&self) -> Utf8PathBuf {
         self.path.join("kv")
     }
 
-    /// Directory of downloaded models.
+    /// Returns the directory of downloaded models.
     pub fn downloads(&self) -> Utf8PathBuf {
         self.path.join("models")
     }
@@ -139,8 +140,8 @@ impl StateDir {
         }
     }
 
-    /// Records of earlier agent processes. An unreadable record is skipped with a warning; its
-    /// worker is found by its command line.
+    /// Returns the records of earlier agent processes. An unreadable record is skipped with a
+    /// warning; its worker is found by its command line.
     pub fn records(&self) -> Vec<Record> {
         let mut records = Vec::new();
         let Ok(entries) = self.path.join("replicas").read_dir_utf8() else {
@@ -197,7 +198,7 @@ impl ReplicaDir {
         Log::new(self.path.join("worker.log"))
     }
 
-    /// File in which a worker writes the reason of its exit.
+    /// Returns the file in which a worker writes the reason of its exit.
     pub(crate) fn termination_message(&self) -> Utf8PathBuf {
         self.path.join("termination.json")
     }

@@ -51,7 +51,8 @@ pub const DRAIN_NOTICE: Duration = Duration::from_millis(500);
 /// Default time for in-flight requests to finish when the agent stops or memory is needed.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// A worker exits on its own within its grace period. The agent kills it this much later.
+/// Time after the end of the grace period at which the agent kills a worker that has not exited on
+/// its own.
 pub const GRACE_MARGIN: Duration = Duration::from_secs(3);
 
 /// Grace period of a worker that does not respond.
@@ -227,17 +228,17 @@ impl Workers {
         }
     }
 
-    /// Shares of the chip's time.
+    /// Returns the shares of the chip's time.
     pub(crate) fn pacing(&self) -> &Pacing {
         &self.pacing
     }
 
-    /// Endpoints for the HTTP server.
+    /// Returns the endpoints for the HTTP server.
     pub(crate) fn endpoints(&self) -> watch::Receiver<Endpoints> {
         self.endpoints_tx.subscribe()
     }
 
-    /// Records of all replicas, with the last known desired state.
+    /// Returns the records of all replicas, with the last known desired state.
     pub(crate) fn records(&self) -> impl Iterator<Item = &Record> {
         self.slots.values().map(|slot| &slot.record)
     }
@@ -258,7 +259,7 @@ impl Workers {
         self.slots.values().all(|slot| slot.worker.is_none())
     }
 
-    /// Engine that a worker reported, if any did.
+    /// Returns the engine that a worker reported, if any did.
     pub(crate) fn engine(&self) -> Option<rooflet_api::wire::EngineInfo> {
         let workers = self.slots.values().filter_map(|slot| slot.worker.as_ref());
         workers
@@ -287,12 +288,12 @@ impl Workers {
         std::mem::take(&mut self.lost_memory)
     }
 
-    /// State of a replica beyond the inputs of the plan.
+    /// Returns the state of a replica beyond the inputs of the plan.
     pub(crate) fn progress(&self, key: &ReplicaKey) -> Option<Progress> {
         self.slots.get(key).map(Slot::progress)
     }
 
-    /// Request counts that each worker last reported.
+    /// Returns the request counts that each worker last reported.
     pub(crate) fn requests(&self) -> BTreeMap<ReplicaKey, RequestCounts> {
         let counts = self.slots.iter().filter_map(|(key, slot)| {
             let status = slot.progress().status?;
@@ -351,9 +352,9 @@ impl Workers {
         self.slots.insert(key.clone(), slot);
     }
 
-    /// Maximum of the sum of the disk limits that replicas set; see [`disk::limit`]. Cached
-    /// prefixes of exited workers and `unused` bytes of downloaded models count as free, because
-    /// they are deleted when space is needed.
+    /// Returns the maximum of the sum of the disk limits that replicas set; see [`disk::limit`].
+    /// Cached prefixes of exited workers and `unused` bytes of downloaded models count as free,
+    /// because they are deleted when space is needed.
     pub(crate) fn disk_limit(&mut self, unused: impl FnOnce() -> Bytes) -> Bytes {
         let now = self.clock.instant();
         let known = self.disk_limit;
@@ -372,8 +373,8 @@ impl Workers {
         self.host.disk(self.state.path()).ok()
     }
 
-    /// Disk space that running workers may use: the sum of explicit limits and the sum of automatic
-    /// limits.
+    /// Returns the disk space that running workers may use: the sum of explicit limits and the sum
+    /// of automatic limits.
     fn reserved_disk(&self) -> (Bytes, Bytes) {
         let mut reserved = (Bytes::ZERO, Bytes::ZERO);
         for record in self.slots.values().map(|slot| &slot.record) {
@@ -386,7 +387,8 @@ impl Workers {
         reserved
     }
 
-    /// Disk space that must be freed before `wanted` more bytes fit beside the reserved space.
+    /// Returns the disk space that must be freed before `wanted` more bytes fit beside the reserved
+    /// space.
     pub(crate) fn missing_disk(&self, wanted: Bytes) -> Bytes {
         let records = self.slots.values().filter_map(|slot| slot.record.worker.as_ref());
         let kept: Bytes = records
@@ -398,7 +400,8 @@ impl Workers {
         explicit + automatic + wanted + disk::MIN_FREE - (obtainable + kept)
     }
 
-    /// Directory and size limit of a worker's cached prefixes. `None` if the worker stores none.
+    /// Returns the directory and size limit of a worker's cached prefixes. `None` if the worker
+    /// stores none.
     fn prefix_files(&mut self, namespace: &str, spec: &ReplicaSpec) -> Option<PrefixFiles> {
         let root = self.state.prefixes();
         let limit = self.disk_limit(Bytes::default);
@@ -549,7 +552,8 @@ impl Workers {
         }
     }
 
-    /// Time for in-flight requests to finish when the replica is replaced, moved or scaled down.
+    /// Returns the time for in-flight requests to finish when the replica is replaced, moved or
+    /// scaled down.
     fn answer_grace(&self, slot: &Slot) -> Duration {
         let worker = slot.record.worker.as_ref();
         let longest = worker.map_or(Duration::ZERO, |worker| {

@@ -60,7 +60,7 @@ pub const DEMAND_ANNOTATION: &str = "rooflet.dev/demand";
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub name: &'static str,
-    /// Kinds of the objects that have the key, and whether it is a label.
+    /// Form of the key (label or annotation) and kinds of the objects that have it.
     pub on: &'static str,
     /// Component, command or person that sets the key.
     pub set_by: &'static str,

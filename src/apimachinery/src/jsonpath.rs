@@ -14,7 +14,7 @@ pub struct JsonPathError {
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Name(String),
-    /// Counts from the end if negative.
+    /// Position of an item. A negative position counts from the end.
     Index(i64),
     Slice(Option<i64>, Option<i64>),
     Wildcard,

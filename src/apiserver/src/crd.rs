@@ -31,7 +31,8 @@ pub(crate) fn default(crd: &mut Value) {
 /// Validates a definition. On create, metadata other than the name is validated elsewhere.
 pub(crate) fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = rules::validate(crd, old);
-    // A definition that already lacks a stored version can still be updated otherwise, and deleted.
+    // If a definition already lacks a stored version, its other fields can still be updated, and
+    // the definition can be deleted.
     let stored = |crd: &Value| crd["status"]["storedVersions"].clone();
     let names =
         |crd: &Value| -> Vec<Value> { versions(crd).map(|version| version["name"].clone()).collect() };

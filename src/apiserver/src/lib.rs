@@ -47,7 +47,8 @@ pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbe
 pub use endpoints::in_flight::InFlightLimits;
 pub use server::{ApiServer, ApiServerConfig, StartApiServerError};
 
-/// Registers all metrics of the API server without starting it. The reference of metrics lists them.
+/// Registers all metrics of the API server without starting a server, for the generated reference
+/// of metrics.
 pub fn register_metrics(registry: &rooflet_base::metrics::Registry) -> rooflet_base::metrics::Result<()> {
     metrics::ApiServerMetrics::register(registry).map(drop)
 }

@@ -134,13 +134,13 @@ impl ApiError {
         err
     }
 
-    /// Path that no group serves. Clients convert the plain text to "the server could not find the
-    /// requested resource".
+    /// Returns the error of a path that no group serves. Clients convert the plain text to "the
+    /// server could not find the requested resource".
     pub(crate) fn no_route() -> Self {
         Self::plain(StatusCode::NOT_FOUND, Reason::NotFound, "404 page not found\n")
     }
 
-    /// Method that a built-in path does not support.
+    /// Returns the error of a method that a built-in path does not support.
     pub(crate) fn plain_method_not_allowed() -> Self {
         Self::plain(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -149,7 +149,7 @@ impl ApiError {
         )
     }
 
-    /// Limit of in-flight requests exceeded.
+    /// Returns the error of a request beyond the limit of in-flight requests.
     pub(crate) fn too_many_requests() -> Self {
         let mut err = Self::plain(
             StatusCode::TOO_MANY_REQUESTS,
@@ -163,7 +163,7 @@ impl ApiError {
         err
     }
 
-    /// Resource that a served group does not have.
+    /// Returns the error of a resource that a served group does not have.
     pub(crate) fn resource_not_served() -> Self {
         let message = "the server could not find the requested resource".to_owned();
         Self::new(
@@ -199,7 +199,7 @@ impl ApiError {
         )
     }
 
-    /// All attempts to generate a unique name failed.
+    /// Returns the error of a create for which all attempts to generate a unique name failed.
     pub(crate) fn generate_name_conflict(resource: &GroupResource, name: &str) -> Self {
         let message = format!(
             "{resource} {name:?} already exists, the server was not able to generate a unique name for the object"
@@ -226,14 +226,14 @@ impl ApiError {
         )
     }
 
-    /// The resourceVersion in the request is not the current one.
+    /// Returns the conflict of a request whose resourceVersion is not the current one.
     pub fn stale(resource: &GroupResource, name: &str) -> Self {
         let reason =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(resource, name, reason)
     }
 
-    /// The definition changed after the object was prepared.
+    /// Returns the conflict of a write whose definition changed after the object was prepared.
     pub(crate) fn definition_changed(resource: &GroupResource) -> Self {
         let message = format!("the definition of {resource} has changed concurrently; please try again");
         let mut err = Self::new(StatusCode::CONFLICT, Reason::Conflict, message, None);
@@ -271,7 +271,7 @@ impl ApiError {
         )
     }
 
-    /// JSON patch that does not apply.
+    /// Returns the error of a JSON patch that does not apply.
     pub(crate) fn patch_does_not_apply() -> Self {
         let message = "the server rejected our request due to an error in our request".to_owned();
         Self::new(
@@ -295,7 +295,7 @@ impl ApiError {
         )
     }
 
-    /// Forbidden request. `reason` follows "is forbidden: ".
+    /// Returns the error of a forbidden request. `reason` follows "is forbidden: ".
     pub fn forbidden(resource: &GroupResource, name: &str, reason: &str) -> Self {
         let message = if resource.resource.is_empty() {
             format!("forbidden: {reason}")
@@ -418,7 +418,7 @@ impl ApiError {
         )
     }
 
-    /// Error that kube-apiserver returns as 500 without a reason.
+    /// Returns an error with status 500 and without a reason, as kube-apiserver does.
     pub(crate) fn untyped(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -47,7 +47,7 @@ pub enum UnservableError {
     Config(#[from] ModelConfigError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    #[error("it has no model*.safetensors: name a repository with weights as published for MLX")]
+    #[error("it has no model*.safetensors: use a repository with weights as published for MLX")]
     NoWeights,
 }
 
@@ -158,7 +158,7 @@ fn needed(siblings: Vec<Sibling>, tensors: &KnownTensors) -> Result<Vec<HubFile>
 }
 
 impl HubSnapshot {
-    /// Size of all files.
+    /// Returns the size of all files.
     pub fn bytes(&self) -> Bytes {
         self.files.iter().map(|file| Bytes(file.bytes)).sum()
     }

@@ -1,7 +1,7 @@
 //! Inspection of a model directory: `config.json` and the headers of the safetensors files, with
-//! limits on everything that is read. Weights are not read, except parts of a redundant head. The result is a [`ModelDir`] with a
-//! complete and supported model, or the [`ModelFacts`] of any model, or an error that names the
-//! file.
+//! limits on everything that is read. Weights are not read, except parts of a redundant head. The
+//! result is a [`ModelDir`] with a complete and supported model, or the [`ModelFacts`] of any
+//! model, or an error that names the file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -203,7 +203,7 @@ pub fn facts(path: &Utf8Path) -> Result<ModelFacts, InspectModelError> {
     }
 }
 
-/// Reads a text file of the directory, and rejects one above the limit.
+/// Reads a text file of the directory. Rejects a file that is larger than the limit.
 pub fn read_bounded(dir: &Utf8Path, name: &str, limit: u64) -> Result<String, InspectModelError> {
     read_optional(dir, name, limit)?.ok_or_else(|| InspectModelError::MissingFile {
         path: dir.to_owned(),

@@ -126,7 +126,8 @@ pub async fn pull(
         .try_collect::<()>()
         .await?;
     let path = downloads.path(&snapshot.model);
-    // Sync directories, so that after a power failure the final name stands for complete files.
+    // Sync directories, so that after a power failure a directory with the final name contains all
+    // files.
     sync_dir(&dir).await?;
     fs::rename(&dir, &path).await.map_err(|err| failed(&path, err))?;
     if let Some(parent) = path.parent() {

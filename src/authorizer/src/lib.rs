@@ -27,7 +27,7 @@ const LEASES: &str = "leases";
 const NODES: &str = "fleetnodes";
 const REPLICAS: &str = "modelreplicas";
 
-/// Authorizes agents and joining machines. Has no opinion on other users.
+/// Authorizer of agents and joining machines. It has no opinion on other users.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NodeAuthorizer;
 

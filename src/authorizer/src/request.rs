@@ -68,7 +68,7 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
         | ("" | "events.k8s.io", "events", None, Verb::Create | Verb::Update | Verb::Patch) => {
             Decision::Allow
         }
-        // Its UID identifies the fleet.
+        // The UID of kube-system identifies the fleet.
         ("", "namespaces", None, Verb::Get) => allow_if(names("kube-system"), || {
             format!("node {node:?} may read only the namespace kube-system")
         }),

@@ -4,11 +4,11 @@
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
-/// Prints an error and all its sources on one line: `what failed: why: why that`.
+/// Display form of an error and all its sources on one line, such as `reading file x: not found`.
 ///
-/// Our `Display` implementations never print the source, so nothing is repeated. Errors can contain
-/// texts of servers and files. Control characters are escaped, so that these texts cannot forge log
-/// lines or control a terminal.
+/// The `Display` implementations of rooflet's errors never print the source, so nothing is
+/// repeated. Errors can contain texts of servers and files. Control characters are escaped, so that
+/// these texts cannot forge log lines or control a terminal.
 pub struct Chain<'a>(pub &'a (dyn Error + 'static));
 
 impl fmt::Display for Chain<'_> {
@@ -38,7 +38,8 @@ impl fmt::Write for OneLine<'_, '_> {
     }
 }
 
-/// Exit codes of the binary; documented in docs/reference/command-line.md. Values follow sysexits(3) where possible.
+/// Exit codes of the binary, documented in docs/reference/command-line.md. Values follow
+/// sysexits(3) where possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitStatus {

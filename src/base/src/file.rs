@@ -49,7 +49,7 @@ fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
         .mode(0o600)
         .open(path)?;
     file.write_all(contents)?;
-    // Otherwise the name could be empty after a power failure.
+    // Without the sync, the file could be empty after a power failure.
     file.sync_all()
 }
 

@@ -2,7 +2,7 @@
 //! time, tasks, files, errors, YAML and metrics.
 //!
 //! Invariants: only [`clock`] reads the time, only [`task`] spawns tasks, only [`latest`] borrows
-//! from `watch` channels, and only [`yaml`] names the YAML crate.
+//! from `watch` channels, and only [`yaml`] uses the YAML crate.
 
 pub mod clock;
 pub mod environment;

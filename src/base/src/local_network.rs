@@ -22,7 +22,7 @@ pub fn explain(err: &io::Error, host: &str) -> String {
     }
 }
 
-/// `os` is a name of [`std::env::consts::OS`].
+/// Returns the hint if it applies. `os` is a value of [`std::env::consts::OS`].
 fn hint(os: &str, errno: Option<i32>, host: &str) -> Option<&'static str> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     // A name may belong to the local network.

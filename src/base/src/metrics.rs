@@ -11,7 +11,7 @@ pub use prometheus::{
     Result,
 };
 
-/// Used only by the worker, for seconds and shares.
+/// Types with float values. Only the worker uses them, for seconds and ratios.
 pub use prometheus::{Counter, CounterVec, Gauge};
 
 /// Content type of the text exposition format.
@@ -73,7 +73,8 @@ impl Registry {
     }
 }
 
-/// A metric with variable labels has no samples before its first use, but always a type.
+/// Returns the descriptions of the metrics of a collector. A metric with variable labels has a type
+/// even before its first use, when it has no samples.
 fn describe(collector: &dyn Collector) -> Vec<Description> {
     let families = collector.collect();
     let described = collector.desc().into_iter().zip(&families);

@@ -11,7 +11,7 @@ use crate::units::Bytes;
 pub enum ParseQuantityError {
     #[error("`{0}` is not a quantity: write a number with an optional suffix, such as 512Mi, 24Gi or 1G")]
     Malformed(String),
-    #[error("`{0}` is negative; a size cannot be")]
+    #[error("`{0}` is negative; a size must be 0 or greater")]
     Negative(String),
     #[error("`{0}` does not fit in 64 bits")]
     TooLarge(String),

@@ -41,7 +41,7 @@ impl Tasks {
         Self::default()
     }
 
-    /// Token that is cancelled when the set stops.
+    /// Returns the token that is cancelled when the set stops.
     pub fn stop_token(&self) -> CancellationToken {
         self.stop.clone()
     }

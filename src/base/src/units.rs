@@ -27,7 +27,7 @@ impl Bytes {
         self.0 as f64 / whole.0.max(1) as f64
     }
 
-    /// Subtracts, but never below zero.
+    /// Returns the difference, or zero if `other` is larger.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }

@@ -111,7 +111,7 @@ fn part_exceeds_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
     );
 }
 
-/// Prompt tokens = rate × time.
+/// Checks that prefill rate × time yields the computed prompt tokens.
 fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     if cell.kind != FigureKind::PrefillTokensPerSecond {
         return;
@@ -124,7 +124,7 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let cached = cell.workload.cached.map_or(0.0, |cached| cached.value);
     let computed = (prompt.value - cached).max(1.0);
     let implied = cell.reading.value * time.reading.value;
-    // Bounds by the rounding of both numbers.
+    // Bounds of the product that follow from the rounding of both numbers.
     let (low, high) = (
         cell.reading.low * time.reading.low,
         cell.reading.high * time.reading.high,

@@ -369,7 +369,8 @@ impl Expression {
 fn combine(operator: Operator, left: Amount, right: Amount) -> Result<Amount, ExpressionError> {
     Ok(match operator {
         Operator::Add | Operator::Subtract => {
-            // `5 GB + 3` means 3 GB; for `1.5 - 10 %`, the number already has its scale.
+            // A number without a unit has the dimension of the other operand and its own scale: `5
+            // GB + 3` adds 3 bytes, and `1.5 - 10 %` subtracts 0.1.
             if left.dimension != right.dimension
                 && left.dimension != Dimension::NONE
                 && right.dimension != Dimension::NONE

@@ -6,13 +6,13 @@ use super::stated::Measure;
 
 /// Classification of figures, which only this crate needs.
 pub(crate) trait FigureClass {
-    /// Dimension of the figure, such as seconds or bytes.
+    /// Returns the dimension of the figure, such as seconds or bytes.
     fn measure(self) -> Measure;
     /// Returns true if figures of this kind are identified only by their name.
     fn is_general(&self) -> bool;
     /// Returns true if the figure is a speed or time of the engine.
     fn is_performance(&self) -> bool;
-    /// Spelling in YAML.
+    /// Returns the spelling in YAML.
     fn spelling(self) -> String;
 }
 

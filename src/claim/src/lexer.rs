@@ -46,7 +46,7 @@ pub(super) struct Lexer {
     at: usize,
     tokens: Vec<Token>,
     numbers: usize,
-    /// Returns true if the text contains a relation, and is not only a number.
+    /// True if the text contains a relation, and is not only a number.
     has_relation: bool,
     hyphen: Hyphen,
 }
@@ -136,7 +136,7 @@ impl Lexer {
         let length = text.chars().count();
         let is_closed = self.peek(length + 1) == Some(')');
         let has_words = text.chars().any(|c| is_word(c) || matches!(c, '~' | '≈'));
-        // `(tok/s)` and `(read-only)` are words.
+        // The slash of `(tok/s)` and the hyphen of `(read-only)` are parts of words, not operators.
         let mut before = [' '; 2];
         let calculates = text.chars().any(|c| {
             let behind_word = before.into_iter().all(char::is_alphabetic);

@@ -7,10 +7,10 @@ use rooflet_roofline::chip::{ChipTier, ChipVariant};
 
 /// Maximum TFLOPS of one GPU core, by generation from M1 on.
 ///
-/// Up to M4: 128 lanes × 2 × clock in 32 bits, plus a seventh for the highest clock of a
-/// generation; Apple's GPUs are not faster in 16 bits. From M5 on: matrix units with 512
-/// multiply-adds per cycle in 16 bits. The highest measured values are 0.24, 0.27, 0.29, 0.32 and
-/// 1.54.
+/// Up to M4: 128 lanes × 2 operations × clock in 32 bits, plus a seventh as a margin for the
+/// highest clock of a generation; Apple's GPUs are not faster in 16 bits. From M5 on: matrix units
+/// with 512 multiply-adds per cycle in 16 bits. The highest measured values from M1 to M5 are 0.24,
+/// 0.27, 0.29, 0.32 and 1.54.
 const PEAK_TFLOPS_PER_CORE: [f64; 6] = [0.38, 0.42, 0.42, 0.53, 2.0, 2.2];
 /// TFLOPS of the fastest neural engine in 16 bits, for engines that may use it.
 const NEURAL_ENGINE_TFLOPS: f64 = 20.0;
@@ -110,7 +110,7 @@ pub(super) struct Machine {
     pub(super) machines: f64,
     /// Errors in the description.
     pub(super) faults: Vec<Fault>,
-    /// Returns true if the engine may use the neural engine.
+    /// True if the engine may use the neural engine.
     pub(super) has_neural_engine: bool,
 }
 
@@ -311,7 +311,7 @@ impl Machine {
         let tier = bin.catalogued.map(|chip| chip.tier);
         let elsewhere = sibling.or_else(|| others(&|chip| Some(chip.tier) == tier));
         let hint = elsewhere.map_or_else(String::new, |chip| format!("; {gib} GB is {chip}"));
-        // List bins of the same bandwidth together; see above.
+        // List bins of the same bandwidth together, because their memory sizes are uncertain.
         let kinds: Vec<String> = self
             .bins
             .chunk_by(|a, b| a.bandwidth == b.bandwidth)

@@ -11,7 +11,8 @@ use rooflet_model::kv_cache::KvBits;
 use rooflet_model::weights::{WeightFormat, Weights};
 use rooflet_roofline::predict::{Engine, Hardware, ModelCost, Parameters, Prediction, Workload};
 
-/// Share of the lowest prediction below which the clock must have included more than decode.
+/// Share of the prediction's 10th percentile below which a rate that was timed over whole requests
+/// is flagged.
 const FAR_BELOW_PREDICTION: f64 = 0.5;
 
 pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
@@ -45,8 +46,8 @@ pub(super) fn check_figure(cell: &Cell, report: &mut Report) {
     }
 }
 
-/// Adds a remark that compares a possible figure with the prediction. A faster figure is no
-/// finding.
+/// Adds a remark that compares a possible figure with the prediction. Only a much slower figure
+/// that was timed over whole requests is a finding.
 fn compare_with_prediction(cell: &Cell, report: &mut Report) {
     let Some(prediction) = predict(cell) else {
         return;

@@ -166,7 +166,8 @@ impl ClaimedFormat {
                 0.0
             };
             let named = exact(format, bits.experts.floor(), spread);
-            // Builds distribute a mix differently, but the head's format is constant.
+            // Builds distribute the bits of a mix differently, but the format of the output head is
+            // constant.
             let least = if k_mix {
                 FormatBits {
                     head: bits.head,
@@ -268,8 +269,8 @@ fn group(name: &str) -> Option<u32> {
         .ok()
 }
 
-/// Returns a group size that no tool supports. GPTQ and AWQ support larger groups, and NVFP4 uses
-/// 16.
+/// Returns the group size in a format's name if no tool supports it. GPTQ and AWQ support larger
+/// groups, and NVFP4 uses 16.
 pub(super) fn impossible_group(name: &str) -> Option<u32> {
     let lower = name.to_ascii_lowercase();
     let others = ["gptq", "awq", "nvfp4"].iter().any(|other| lower.contains(other));

@@ -522,7 +522,7 @@ impl ResultFormat {
 
 fn describe_left(left: &Side) -> &'static str {
     match left.expression {
-        Expression::Number(_) | Expression::Negative(_) => "it",
+        Expression::Number(_) | Expression::Negative(_) => "the number",
         Expression::Binary(..) => "the calculation",
     }
 }

@@ -23,8 +23,8 @@ pub struct Attempts {
 pub(crate) struct Repeats(u32);
 
 impl Repeats {
-    /// First logged repetition. With the longest delay between attempts, this is after about a
-    /// minute; each following one takes twice as long.
+    /// Number of the first logged repetition. With the longest delay between attempts, it occurs
+    /// after about a minute. The interval until each following logged repetition doubles.
     const FIRST_LOGGED: u32 = 16;
 
     /// Counts a failure. Returns whether it is logged: at first, and then at growing intervals.
@@ -59,7 +59,7 @@ impl Attempts {
         self.failed_with(err, None)
     }
 
-    /// Like [`Self::failed`]. Logs what the user can do about the failure.
+    /// Like [`Self::failed`], but also logs the remedy.
     pub(crate) fn failed_with(&mut self, err: &ApiError, remedy: Option<String>) -> Duration {
         match (self.is_to_log(err), remedy) {
             (false, _) => debug!(error = %Chain(err), "{} failed again", self.what),

@@ -49,7 +49,7 @@ impl<K> CachedKind for K where
 {
 }
 
-/// Notifies consumers of caches. Several changes before the next wakeup count as one.
+/// Notifier of the consumers of caches. Several changes before the next wakeup count as one.
 #[derive(Debug, Clone)]
 pub struct Changes {
     changed_tx: Arc<channel::Sender<u64>>,
@@ -429,7 +429,7 @@ mod tests {
         fixture.check("b@7");
     }
 
-    /// Object with `data` of a type that this version cannot parse.
+    /// Returns an object with `data` of a type that this version cannot parse.
     fn newer(name: &str, version: u64) -> DeserializeGuard<ConfigMap> {
         let mut value = serde_json::to_value(object(name, version)).expect("serialises");
         value["data"] = serde_json::json!(["not a map"]);
@@ -463,7 +463,8 @@ mod tests {
         assert_eq!(unreadable(&fixture), "");
     }
 
-    /// Client of a server that answers every request with 403, and the number of requests.
+    /// Returns a client of a server that responds to every request with 403, and the number of
+    /// requests.
     fn forbidding_server() -> (kube::Client, Arc<std::sync::atomic::AtomicUsize>) {
         let requests = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = requests.clone();

@@ -70,7 +70,7 @@ impl Leadership {
     }
 }
 
-/// Last observed record of the holder, and the time since it has not changed.
+/// Last observed record of the holder, and the time of its last observed change.
 #[derive(Debug, Clone, PartialEq)]
 struct Observed {
     spec: LeaseSpec,
@@ -202,7 +202,7 @@ impl Elector {
             let result =
                 result.unwrap_or_else(|_| Err(ApiError::Unreachable("the request timed out".to_owned())));
             match result {
-                // A response that took long proves little about the present.
+                // After a slow response, the Lease may have expired already.
                 Ok(None) if requested_at.age(&self.clock) < RENEW_DEADLINE => {
                     return Leadership::new(self.clock.clone(), requested_at);
                 }
@@ -397,7 +397,7 @@ mod tests {
         assert!(!leadership.holds());
     }
 
-    /// API server with one Lease, which is initially free.
+    /// Returns a client of an API server with one Lease, which is initially free.
     fn server() -> Client {
         let stored = Arc::new(Mutex::new(
             br#"{"metadata": {"name": "lead", "resourceVersion": "1"}}"#.to_vec(),

@@ -113,7 +113,8 @@ impl From<&kube::Error> for ApiError {
     }
 }
 
-/// I/O errors hide the wrapped error from `source`, and can be nested.
+/// Returns the TLS error inside an I/O error. I/O errors can be nested, and `source` does not
+/// return the error that they wrap.
 fn wrapped_tls(io: &io::Error) -> Option<&rustls::Error> {
     let inner = io.get_ref()?;
     match inner.downcast_ref::<io::Error>() {
@@ -137,7 +138,7 @@ impl From<&kube::core::Status> for ApiError {
         };
         match status.code {
             401 => Self::Forbidden(format!(
-                "{message}: the server does not know these credentials, or they expired; join again or \
+                "{message}: the credentials are unknown to the server or have expired; join again or \
                  replace the kubeconfig"
             )),
             403 => Self::Forbidden(message),

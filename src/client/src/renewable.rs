@@ -9,7 +9,7 @@ use tower::service_fn;
 
 use rooflet_base::mutex::lock;
 
-/// Replaces the credentials of the associated client.
+/// Handle that replaces the credentials of the associated client.
 #[derive(Clone)]
 pub struct Renewable {
     current: Arc<Mutex<Client>>,

@@ -31,8 +31,8 @@ pub enum SigningError {
     Unsigned { name: String, seconds: u64 },
 }
 
-/// Requests a certificate for a node and returns it in PEM. Signing takes a moment, or longer if an
-/// administrator must approve it.
+/// Requests a certificate for a node, waits up to `timeout` until it is signed, and returns it in
+/// PEM. Signing takes longer if an administrator must approve the request.
 pub async fn sign_node(
     client: &Client,
     request_pem: &str,

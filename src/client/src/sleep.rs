@@ -21,7 +21,7 @@ use rooflet_base::mutex::lock;
 /// corrections of the wall clock.
 const SHORTEST_SLEEP: Duration = Duration::from_secs(10);
 
-/// Compares the clocks between two calls.
+/// Detector of sleep. It compares the advance of both clocks between two calls.
 #[derive(Debug)]
 pub(crate) struct SleepDetector {
     clock: Clock,

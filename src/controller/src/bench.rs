@@ -37,7 +37,7 @@ pub struct ControlTrial {
     /// Deployments whose plan may differ.
     queue: WorkQueue,
     began: Instant,
-    /// Number of writes. The next object's resourceVersion.
+    /// Number of writes, which is also the resourceVersion of the last written object.
     writes: u64,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Index {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Effects {
     pub(super) deployments: Affected,
-    /// A fact changed on which the plan of any deployment can depend.
+    /// True if a fact changed on which the plan of any deployment can depend.
     pub(super) fleet: bool,
     pub(super) binder: bool,
     pub(super) autoscaler: bool,
@@ -99,7 +99,8 @@ impl Index {
                 .set_deployment(&change.key, change.object.as_ref()),
         );
         effects.autoscaler |= was_autoscaled || self.deployments.is_autoscaled(&change.key);
-        // Delayed bindings, and evictions that wait for a deployment's budget.
+        // Bindings may be delayed until the replicas exist, and evictions may wait for a
+        // deployment's budget.
         effects.binder |= was_missing && !self.deployments.are_replicas_missing();
         effects.node_lifecycle |= !self.eventful_nodes.is_empty();
     }

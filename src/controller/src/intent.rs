@@ -262,7 +262,7 @@ impl PlannedWrite {
 }
 
 impl From<Intent> for PlannedWrite {
-    /// A write that belongs to no batch and emits no event.
+    /// Returns a write that belongs to no batch and emits no event.
     fn from(intent: Intent) -> Self {
         Self {
             intent,

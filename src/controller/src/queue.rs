@@ -104,7 +104,7 @@ impl WorkQueue {
             .find_map(|priority| self.lanes[priority as usize].pop_first())?;
         self.taken += 1;
         self.queued.remove(&key);
-        // The pass covers everything up to now, also what was delayed.
+        // The pass covers all changes up to now, including the delayed ones.
         if let Some(at) = self.due.remove(&key) {
             self.delayed.remove(&(at, key.clone()));
         }

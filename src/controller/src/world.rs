@@ -32,8 +32,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Returns true for the Lease of a gateway.
 ///
 /// Changes of these Leases trigger a pass of the autoscaler, because they contain the gateways'
-/// demand. Renewals by nodes trigger none: 10,000 nodes renew 1,000 Leases per second. The node lifecycle reads them
-/// periodically.
+/// demand. Renewals by nodes trigger no pass: 10,000 nodes renew 1,000 Leases per second. The node
+/// lifecycle reads the Leases of nodes periodically.
 fn is_gateway_lease(lease: &Lease) -> bool {
     lease.name_any().starts_with(GATEWAY_LEASE_PREFIX)
 }

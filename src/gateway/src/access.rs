@@ -11,7 +11,7 @@ use crate::routing::affinity::stable_hash;
 use crate::routing::length::Length;
 use rooflet_base::mutex::lock;
 
-/// Requests with a line in the log.
+/// Selection of the requests that are logged, with one line each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AccessLog {
     #[default]

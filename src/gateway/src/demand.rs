@@ -34,7 +34,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Timeout of a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Writes the gateway's demand to its Lease; see the module documentation.
+/// Writer of the gateway's demand to its Lease; see the module documentation.
 pub(super) struct DemandReporter {
     leases: Api<Lease>,
     name: String,
@@ -51,7 +51,8 @@ fn lease_name(identity: &str) -> String {
 }
 
 impl DemandReporter {
-    /// `identity` must be unique among running gateways, and should survive a restart.
+    /// Creates a reporter. `identity` must be unique among running gateways, and should survive a
+    /// restart.
     pub(super) fn new(
         client: Client,
         identity: &str,
@@ -71,8 +72,8 @@ impl DemandReporter {
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut demand_rx = self.dispatcher.demand();
         let mut written: Option<Demand> = None;
-        // Demand of failed writes. The request that would scale a model from zero may have left
-        // since.
+        // Demand of failed writes. The request that would scale a model from zero may have been
+        // cancelled since.
         let mut unsent = Demand::default();
         let mut age = 0;
         let mut attempts = Attempts::new("reporting demand");

@@ -20,7 +20,7 @@ use rooflet_base::mutex::lock;
 
 type Notifier = oneshot::Sender<Result<Slot, Refusal>>;
 
-/// Dispatches requests to replicas; see the module documentation. Clones share the state.
+/// Dispatcher of requests to replicas; see the module documentation. Clones share the state.
 #[derive(Clone)]
 pub(super) struct Dispatcher {
     shared: Arc<Shared>,
@@ -95,8 +95,8 @@ impl Dispatcher {
             }
             let mut changed = std::pin::pin!(table_rx.changed());
             loop {
-                // Compute this before dispatching. An ejection that ends in between is then covered by
-                // the dispatch or by the timer.
+                // Compute this before dispatching. An ejection that ends in between is then covered
+                // by the dispatch or by the timer.
                 let after = self.lock().requeue_after(self.now());
                 let with_queue: Vec<ModelKey> = {
                     let state = self.lock();
@@ -163,7 +163,7 @@ impl Dispatcher {
         self.shared.demand_tx.subscribe()
     }
 
-    /// See [`State::take_peaks`].
+    /// Calls [`State::take_peaks`].
     pub(super) fn take_peaks(&self) -> BTreeMap<ModelKey, u64> {
         self.lock().take_peaks()
     }
@@ -175,7 +175,7 @@ impl Dispatcher {
         }
     }
 
-    /// See [`State::grace_period_left`].
+    /// Calls [`State::grace_period_left`].
     pub(super) fn grace_period_left(&self, model: &Model) -> Option<Duration> {
         self.lock().grace_period_left(model, self.now())
     }
@@ -245,7 +245,7 @@ impl Dispatcher {
         Some(self.slot(model.key(), grant, false))
     }
 
-    /// See [`State::assign_to_owner`].
+    /// Calls [`State::assign_to_owner`].
     pub(super) fn assign_to_owner(&self, model: &Model, info: &RequestInfo, id: u64) -> Option<Slot> {
         let grant = self.lock().assign_to_owner(model, info, id, self.now())?;
         Some(self.slot(model.key(), grant, false))
@@ -262,7 +262,7 @@ impl Dispatcher {
     }
 }
 
-/// Removes a request from its queue on drop.
+/// Guard that removes a request from its queue on drop.
 struct QueueGuard<'a> {
     dispatcher: &'a Dispatcher,
     key: &'a ModelKey,

@@ -44,7 +44,7 @@ pub enum Decision {
     Busy,
 }
 
-/// Routes requests to replicas; see the module documentation.
+/// Router of requests to replicas; see the module documentation.
 #[derive(Debug)]
 pub struct RequestRouter {
     table: RoutingTable,

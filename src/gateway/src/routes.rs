@@ -373,7 +373,7 @@ impl Gateway {
             };
             let is_final = incoming.has_failed_too_often()
                 || match &error {
-                    // The client can wait as well as the gateway.
+                    // The client can retry later; a longer wait in the gateway has no advantage.
                     AttemptError::Response(response) => is_final(response.status()),
                     AttemptError::Failed(_) => false,
                 };

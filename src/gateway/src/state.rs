@@ -645,8 +645,8 @@ impl<W> State<W> {
     /// Returns the number of ejected replicas.
     pub(super) fn ejected(&self, now: Instant) -> usize {
         let failing = self.failing.iter().filter_map(|id| self.replicas.get(id));
-        let standings = failing.map(|state| state.health.state(now));
-        standings.filter(|health| *health == HealthState::Ejected).count()
+        let states = failing.map(|state| state.health.state(now));
+        states.filter(|health| *health == HealthState::Ejected).count()
     }
 }
 

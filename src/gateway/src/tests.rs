@@ -575,8 +575,8 @@ async fn does_not_retry_broken_stream_after_first_token() {
     let (fixture, chunk_tx) = streaming_fixture().await;
     let response = fixture.chat(json!({"model": "guide", "stream": true})).await;
     chunk_tx.send(Ok(Bytes::from("data: a\n\n"))).await.expect("read");
-    let failed_replicas = Err(std::io::Error::other("the worker exited"));
-    chunk_tx.send(failed_replicas).await.expect("read");
+    let failure = Err(std::io::Error::other("the worker exited"));
+    chunk_tx.send(failure).await.expect("read");
     // A second request would panic in the fake worker.
     assert!(within(response.into_body().collect()).await.is_err());
     let metrics = text(fixture.send("GET", "/metrics", Body::empty()).await).await;

@@ -1,8 +1,8 @@
-//! Raw answers of a Mac's system interfaces. [`crate::mac`] derives from them what the rest of
-//! rooflet uses.
+//! Raw values of a Mac's system interfaces. [`crate::mac`] derives the facts that the rest of
+//! rooflet uses from these values.
 //!
-//! On a Mac they come from the system; on every other machine they come from a recorded file. The
-//! derivation therefore compiles and is tested everywhere.
+//! On a Mac, the values are read from the system. On other machines, they are read from a recorded
+//! file, so that the derivation compiles and is tested on every platform.
 
 pub(crate) mod recorded;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use recorded::{InvalidRecording, RecordedFacts};
 
-/// Sysctl that holds a text.
+/// Names of the sysctls that contain a text.
 pub(crate) const TEXT_SYSCTLS: &[&str] = &[
     "hw.model",
     "kern.bootsessionuuid",
@@ -21,7 +21,7 @@ pub(crate) const TEXT_SYSCTLS: &[&str] = &[
     "kern.osversion",
     "machdep.cpu.brand_string",
 ];
-/// Sysctl that holds a number.
+/// Names of the sysctls that contain a number.
 pub(crate) const NUMBER_SYSCTLS: &[&str] = &[
     "hw.memsize",
     "hw.physicalcpu",
@@ -31,7 +31,7 @@ pub(crate) const NUMBER_SYSCTLS: &[&str] = &[
     "kern.memorystatus_vm_pressure_level",
     "sysctl.proc_translated",
 ];
-/// Class and property of the I/O registry.
+/// Classes of the I/O registry with the property that rooflet reads.
 pub(crate) const REGISTRY_PROPERTIES: &[(&str, &str)] = &[
     ("AGXAccelerator", "gpu-core-count"),
     ("AGXAccelerator", "PerformanceStatistics"),
@@ -42,27 +42,30 @@ pub(crate) const REGISTRY_PROPERTIES: &[(&str, &str)] = &[
 /// Name of the notification whose state is the thermal pressure level.
 pub(crate) const THERMAL_PRESSURE: &str = "com.apple.system.thermalpressurelevel";
 
-/// Source of raw answers. Every method returns `None` (or nothing) if the system does not answer.
+/// Source of raw values. If the system does not provide a value, its method returns `None` or an
+/// empty list.
 pub trait Facts: fmt::Debug + Send + Sync {
-    /// Raw bytes of a sysctl value.
+    /// Returns the raw bytes of a sysctl value.
     fn sysctl(&self, name: &str) -> Option<Vec<u8>>;
 
-    /// A property of the first I/O registry entry of a class.
+    /// Returns a property of the first I/O registry entry of a class.
     fn registry(&self, class: &str, property: &str) -> Option<RegistryValue>;
 
-    /// State of a notification (`notify_get_state`).
+    /// Returns the state of a notification (`notify_get_state`).
     fn notify_state(&self, name: &str) -> Option<u64>;
 
-    /// Page counts of `host_statistics64`.
+    /// Returns the page counts of `host_statistics64`.
     fn vm_statistics(&self) -> Option<VmStatistics>;
 
-    /// Metal devices (`MTLCopyAllDevices`), the default device if that list is empty.
+    /// Returns the Metal devices (`MTLCopyAllDevices`), or the default device if that list is
+    /// empty.
     fn metal_devices(&self) -> Vec<MetalDevice>;
 
-    /// Answers of `NSProcessInfo`.
+    /// Returns properties of `NSProcessInfo`.
     fn process_info(&self) -> Option<ProcessInfo>;
 
-    /// Type of the power source that supplies the machine, one of the words of `IOPSKeys.h`.
+    /// Returns the type of the power source that supplies the machine: one of the names in
+    /// `IOPSKeys.h`.
     fn power_source(&self) -> Option<String>;
 }
 
@@ -117,7 +120,7 @@ pub struct MetalDevice {
     pub max_buffer_length: Option<u64>,
 }
 
-/// Answers of `NSProcessInfo`.
+/// Properties of `NSProcessInfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProcessInfo {

@@ -1,4 +1,4 @@
-//! Simulated machine, whose state is set by its user.
+//! Simulated machine, whose state a test or a simulation sets.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Facts about the machine: identity, memory, disk, power, presence of a user. Read-only.
 //!
-//! [`Host::Native`] asks the operating system. [`Host::Fake`] is a simulated machine, for tests and
-//! simulated fleets.
+//! [`Host::Native`] reads from the operating system. [`Host::Fake`] is a simulated machine, for
+//! tests and simulated fleets.
 
 pub mod cache_dir;
 pub mod disk;
@@ -131,8 +131,8 @@ pub enum MemoryLevel {
 pub struct Disk {
     pub total: Bytes,
     pub free: Bytes,
-    /// Free space, and space that the system frees for files that a user needs: on a Mac, caches and
-    /// local snapshots.
+    /// Free space, and space that the system frees for files that a user needs. On a Mac, the
+    /// system frees caches and local snapshots.
     pub obtainable: Bytes,
 }
 
@@ -148,7 +148,7 @@ pub struct Power {
 /// Use of the machine by a person at one moment; `None` if the system does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// The lid is closed, and that puts the machine to sleep.
+    /// True if the lid is closed and the closed lid puts the machine to sleep.
     pub lid_closed: Option<bool>,
     /// Time since the last input from keyboard, mouse or trackpad.
     pub idle: Option<Duration>,
@@ -308,7 +308,7 @@ fn disk_of_blocks(unit: Bytes, blocks: u64, blocks_free: u64, available: u64) ->
     }
 }
 
-/// Kubernetes uses Go's names of architectures.
+/// Returns the Kubernetes name of an architecture, which is that of Go.
 fn kubernetes_architecture(rust: &'static str) -> &'static str {
     match rust {
         "aarch64" => "arm64",
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unreachable_addresses_are_left_out() {
+    fn unreachable_addresses_are_omitted() {
         for (address, expect) in [
             ("192.0.2.7", true),
             ("2001:db8::7", true),

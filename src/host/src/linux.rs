@@ -159,8 +159,8 @@ pub(super) fn local_host_name() -> Option<String> {
     None
 }
 
-/// Sizes of the file system that holds `path`: bytes per block, and the number of blocks in total,
-/// free, and free for ordinary users.
+/// Returns the sizes of the file system that contains `path`: bytes per block, and the number of
+/// blocks in total, free, and free for ordinary users.
 // The width of these C types differs between systems.
 #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
 pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
@@ -181,7 +181,8 @@ pub(super) fn exclude_from_backup(_path: &Utf8Path) {}
 
 pub(super) fn prioritise_thread() {}
 
-/// glibc keeps freed memory below the last used address. Other allocators have no such function.
+/// Releases the freed memory that glibc keeps below the last used address. Has no effect with other
+/// allocators, which have no function for this.
 pub(super) fn release_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[expect(unsafe_code, reason = "the allocator's interface is C")]

@@ -1,5 +1,5 @@
-//! Derives the values that rooflet uses from a Mac's [`Facts`]. Pure: one function per value, for the
-//! running system and for recordings alike.
+//! Derivation of the values that rooflet uses from a Mac's [`Facts`]. Pure: one function per value,
+//! for the running system and for recordings alike.
 
 #[cfg(test)]
 mod tests;
@@ -66,16 +66,17 @@ pub(crate) fn memory(facts: &dyn Facts) -> Memory {
     }
 }
 
-/// Memory that the system can allocate without compressing or swapping: xnu's "fully-reclaimable"
-/// pages
+/// Returns the memory that the system can allocate without compressing or swapping: xnu's
+/// "fully-reclaimable" pages
 /// (<https://github.com/apple-oss-distributions/xnu/blob/main/doc/vm/memorystatus_notify.md>).
 fn available(pages: VmStatistics) -> Bytes {
     Bytes((pages.free + pages.file_backed + pages.purgeable) * pages.page)
 }
 
-/// Half of the inactive anonymous memory. The system compresses it when a new program needs
-/// memory; the compressed form takes about the other half. The page counts do not separate the
-/// inactive pages by kind: half of the file-backed pages are taken to be inactive.
+/// Returns half of the inactive anonymous memory. The system compresses this memory when a new
+/// program needs memory. The compressed form is assumed to occupy the other half. The page counts
+/// do not separate the inactive pages by kind, so half of the file-backed pages are assumed to be
+/// inactive.
 fn compressible(pages: VmStatistics) -> Bytes {
     let inactive_files = pages.file_backed.saturating_sub(pages.speculative) / 2;
     Bytes(pages.inactive.saturating_sub(inactive_files) / 2 * pages.page)
@@ -98,8 +99,9 @@ pub(crate) fn gpu_memory(facts: &dyn Facts) -> Option<Bytes> {
     }
 }
 
-/// Level at which the kernel notifies programs to free memory (`<dispatch/source.h>`). It depends
-/// on the memory that can be compressed and swapped, not on the number of free pages.
+/// Returns the level at which the kernel notifies programs to free memory (`<dispatch/source.h>`).
+/// The level depends on the memory that can be compressed and swapped, not on the number of free
+/// pages.
 fn memory_level(facts: &dyn Facts) -> Option<MemoryLevel> {
     match number(facts, "kern.memorystatus_vm_pressure_level")? {
         1 => Some(MemoryLevel::Normal),
@@ -109,7 +111,8 @@ fn memory_level(facts: &dyn Facts) -> Option<MemoryLevel> {
     }
 }
 
-/// `iogpu.wired_limit_mb` if an administrator has set it, else the value that Metal recommends.
+/// Returns `iogpu.wired_limit_mb` if an administrator has set it, otherwise the value that Metal
+/// recommends.
 fn working_set(facts: &dyn Facts) -> Option<Bytes> {
     let limit = number(facts, "iogpu.wired_limit_mb")
         .filter(|mib| *mib > 0)
@@ -142,8 +145,8 @@ pub(crate) fn power(facts: &dyn Facts) -> Power {
     }
 }
 
-/// `OSThermalNotification.h`: nominal, moderate, heavy, trapping, sleeping. The system reduces
-/// performance from heavy on.
+/// Converts a level of `OSThermalNotification.h`: nominal, moderate, heavy, trapping, sleeping. The
+/// system reduces performance from heavy on.
 fn thermal_state_of_pressure(level: u64) -> ThermalState {
     match level {
         0 => ThermalState::Nominal,
@@ -154,8 +157,8 @@ fn thermal_state_of_pressure(level: u64) -> ThermalState {
     }
 }
 
-/// `NSProcessInfoThermalState`. On several versions of macOS it keeps its first value, and it
-/// reports less than the notification does (github.com/macmade/Hot issues 37, 74 and 118).
+/// Converts an `NSProcessInfoThermalState`. On several versions of macOS, this state never changes,
+/// and it is lower than that of the notification (github.com/macmade/Hot issues 37, 74 and 118).
 fn thermal_state_of_process_info(state: i64) -> ThermalState {
     match state {
         0 => ThermalState::Nominal,
@@ -166,8 +169,9 @@ fn thermal_state_of_process_info(state: i64) -> ThermalState {
     }
 }
 
-/// A closed lid counts only if it puts the Mac to sleep: a closed MacBook with a display and a
-/// power supply keeps running (`AppleClamshellCausesSleep`, xnu's `IOPM.h`).
+/// Returns the use of the Mac by a person. A closed lid counts only if it puts the Mac to sleep: a
+/// closed MacBook with a display and a power supply keeps running (`AppleClamshellCausesSleep`,
+/// xnu's `IOPM.h`).
 pub(crate) fn presence(facts: &dyn Facts) -> Presence {
     let is_true = |property| match facts.registry("IOPMrootDomain", property) {
         Some(RegistryValue::Bool(value)) => Some(value),
@@ -197,7 +201,7 @@ fn registry_number(facts: &dyn Facts, class: &str, property: &str) -> Option<i64
     }
 }
 
-/// Name in the output of `scutil --get LocalHostName`, which is empty if none is set.
+/// Returns the name in the output of `scutil --get LocalHostName`, which is empty if none is set.
 #[cfg_attr(
     not(target_os = "macos"),
     allow(dead_code, reason = "only a Mac has the command")

@@ -26,7 +26,7 @@ use crate::facts::{Facts, MetalDevice, ProcessInfo, RegistryValue, VmStatistics}
 use rooflet_api::v1alpha1::Chip;
 use rooflet_base::units::Bytes;
 
-/// Answers of the running system.
+/// Facts of the running system.
 #[derive(Debug)]
 pub(super) struct SystemFacts;
 
@@ -124,8 +124,8 @@ pub(super) fn keep_awake() -> Option<Command> {
     Some(command)
 }
 
-/// Name of this Mac in the local network, without `.local` (`scutil --get LocalHostName`). It does
-/// not change with the network, unlike the host name.
+/// Returns the name of this Mac in the local network, without `.local` (`scutil --get
+/// LocalHostName`). Unlike the host name, it does not change with the network.
 pub(super) fn local_host_name() -> Option<String> {
     let output = Command::new("/usr/sbin/scutil")
         .args(["--get", "LocalHostName"])
@@ -134,8 +134,9 @@ pub(super) fn local_host_name() -> Option<String> {
     mac::local_host_name(&output.stdout)
 }
 
-/// Sizes of the file system that holds `path`: bytes per block, and the number of blocks in total,
-/// free, and free for ordinary users. `statvfs` counts with 32 bits.
+/// Returns the sizes of the file system that contains `path`: bytes per block, and the number of
+/// blocks in total, free, and free for ordinary users. Uses `statfs`, because the counts of
+/// `statvfs` have only 32 bits.
 pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
     let stat = nix::sys::statfs::statfs(path.as_std_path())?;
     let unit = u64::from(stat.block_size());
@@ -152,8 +153,8 @@ unsafe extern "C" {
     ) -> u8;
 }
 
-/// Free space of the file system that contains `path`, including files that the system deletes on
-/// demand. `None` or zero on file systems without such files.
+/// Returns the free space of the file system that contains `path`, including files that the system
+/// deletes on demand. Returns `None` or zero on file systems without such files.
 pub(super) fn obtainable_disk(path: &Utf8Path) -> Option<Bytes> {
     let url = CFURL::from_path(path, true)?;
     let mut value: CFTypeRef = std::ptr::null();
@@ -235,8 +236,8 @@ pub(super) fn read_past_cache(file: &File) -> io::Result<()> {
     }
 }
 
-/// Reads a value directly. xnu returns some values that it does not mark as readable
-/// (`kern.hv_vmm_present`), and libraries refuse to read them.
+/// Reads a value with a system call. Libraries do not read some values, such as
+/// `kern.hv_vmm_present`, because xnu does not mark them as readable.
 fn sysctl(name: &CStr) -> Option<Vec<u8>> {
     let mut size = 0_usize;
     // SAFETY: the name is a C string; without a buffer only the size is written.
@@ -271,13 +272,13 @@ unsafe extern "C" {
     fn mach_host_self() -> u32;
     /// Size of the counted pages in bytes. Processes under Rosetta use smaller pages.
     static vm_kernel_page_size: usize;
-    /// `<notify.h>`; 0 is success.
+    /// Registers for a notification (`<notify.h>`). Returns 0 on success.
     fn notify_register_check(name: *const c_char, token: *mut c_int) -> u32;
     fn notify_get_state(token: c_int, state: *mut u64) -> u32;
     fn notify_cancel(token: c_int) -> u32;
 }
 
-/// `host_statistics64`, the source of `vm_stat`.
+/// Returns the page counts of `host_statistics64`, the source of `vm_stat`.
 fn vm_statistics() -> Option<VmStatistics> {
     // SAFETY: takes no arguments. Each call adds a reference to the same port, so there is only one
     // call.
@@ -340,7 +341,7 @@ unsafe extern "C" {
     fn IOPSGetProvidingPowerSourceType(snapshot: CFTypeRef) -> CFStringRef;
 }
 
-/// Type of the power source that supplies the machine.
+/// Returns the type of the power source that supplies the machine.
 fn power_source() -> Option<String> {
     // SAFETY: takes no arguments; the result is null or owned by this function, and CFType releases
     // it on drop.
@@ -359,20 +360,23 @@ fn power_source() -> Option<String> {
     Some(unsafe { CFString::wrap_under_get_rule(name) }.to_string())
 }
 
-/// A property of the first service of a class.
+/// Returns a property of the first service of a class.
 fn registry_property(class: &CStr, property: &str) -> Option<CFType> {
     let key = CFString::new(property);
-    // SAFETY: `class` is a C string; the result is null or a dictionary that IOServiceGetMatchingService releases.
+    // SAFETY: `class` is a C string; the result is null or a dictionary that
+    // IOServiceGetMatchingService releases.
     let matching = unsafe { IOServiceMatching(class.as_ptr()) };
     if matching.is_null() {
         return None;
     }
-    // SAFETY: `matching` is a valid dictionary whose reference this call consumes; port 0 is the default main port.
+    // SAFETY: `matching` is a valid dictionary whose reference this call consumes; port 0 is the
+    // default main port.
     let service = unsafe { IOServiceGetMatchingService(0, matching as CFDictionaryRef) };
     if service == 0 {
         return None;
     }
-    // SAFETY: `service` is a live object, `key` lives through the call; the result is null or owned by the caller.
+    // SAFETY: `service` is a live object, `key` lives through the call; the result is null or owned
+    // by the caller.
     let value = unsafe {
         IORegistryEntryCreateCFProperty(service, key.as_concrete_TypeRef(), kCFAllocatorDefault.cast(), 0)
     };
@@ -383,7 +387,7 @@ fn registry_property(class: &CStr, property: &str) -> Option<CFType> {
     (!value.is_null()).then(|| unsafe { CFType::wrap_under_create_rule(value) })
 }
 
-/// Translates a property. `None` for types that no fact has.
+/// Converts a property. Returns `None` for types that no fact has.
 fn registry_value(value: &CFType) -> Option<RegistryValue> {
     if let Some(flag) = value.downcast::<CFBoolean>() {
         return Some(RegistryValue::Bool(flag.into()));
@@ -476,8 +480,8 @@ fn metal_devices() -> Vec<MetalDevice> {
     let all = unsafe { MTLCopyAllDevices() };
     let mut devices = Vec::new();
     if !all.is_null() {
-        // SAFETY: an NSArray has `count` and `objectAtIndex:`; its objects live as long as the array, which is
-        // released once.
+        // SAFETY: an NSArray has `count` and `objectAtIndex:`; its objects live as long as the
+        // array, which is released once.
         unsafe {
             let at: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void =
                 std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
@@ -505,11 +509,13 @@ fn metal_devices() -> Vec<MetalDevice> {
     devices
 }
 
+/// Returns the properties of a device.
+///
 /// # Safety
 /// `device` is a live MTLDevice.
 unsafe fn metal_device(device: *mut c_void) -> MetalDevice {
-    // SAFETY: these methods exist on every MTLDevice of the systems that MLX supports (macOS 14 and newer), take no
-    // arguments and return the types given here.
+    // SAFETY: these methods exist on every MTLDevice of the systems that MLX supports (macOS 14 and
+    // newer), take no arguments and return the types given here.
     unsafe {
         let architecture: *mut c_void = send(device, c"architecture");
         MetalDevice {
@@ -524,8 +530,10 @@ unsafe fn metal_device(device: *mut c_void) -> MetalDevice {
     }
 }
 
+/// Returns the text of a string, or an empty text for null.
+///
 /// # Safety
-/// `string` is null or a live NSString, which CFString is, too.
+/// `string` is null or a live NSString, which can be used as a CFString.
 unsafe fn string(string: *mut c_void) -> String {
     match string.is_null() {
         true => String::new(),
@@ -534,9 +542,10 @@ unsafe fn string(string: *mut c_void) -> String {
     }
 }
 
-/// `NSProcessInfo.thermalState` and `isLowPowerModeEnabled`.
+/// Returns `thermalState` and `isLowPowerModeEnabled` of `NSProcessInfo`.
 fn process_info() -> Option<ProcessInfo> {
-    // SAFETY: the name is a C string; the result is null or a class, which lives as long as the process.
+    // SAFETY: the name is a C string; the result is null or a class, which lives as long as the
+    // process.
     let class = unsafe { objc_getClass(c"NSProcessInfo".as_ptr()) };
     if class.is_null() {
         return None;
@@ -546,8 +555,8 @@ fn process_info() -> Option<ProcessInfo> {
     if info.is_null() {
         return None;
     }
-    // SAFETY: `thermalState` returns an NSInteger. `isLowPowerModeEnabled` returns a BOOL, one byte on Apple Silicon,
-    // and exists since macOS 12.
+    // SAFETY: `thermalState` returns an NSInteger. `isLowPowerModeEnabled` returns a BOOL, one byte
+    // on Apple Silicon, and exists since macOS 12.
     let (state, low_power) = unsafe {
         (
             send::<isize>(info, c"thermalState"),

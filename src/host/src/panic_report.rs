@@ -145,7 +145,8 @@ mod tests {
     use super::*;
     use rooflet_testing::TempDir;
 
-    /// Published reports, see `src/host/fixtures/README.md`. Their names end in the build of the system.
+    /// Returns name and content of published reports (see `src/host/fixtures/README.md`). The names
+    /// end in the build of the system.
     fn published(dir: &str) -> Vec<(String, String)> {
         let dir = format!("{}/fixtures/{dir}", env!("CARGO_MANIFEST_DIR"));
         let files = Utf8Path::new(&dir).read_dir_utf8().unwrap().map(Result::unwrap);
@@ -169,7 +170,7 @@ mod tests {
         let reports = published("panics");
         assert_eq!(reports.len(), 12);
         for (name, file) in reports {
-            let report = PanicReport::parse(&file).unwrap_or_else(|| panic!("{name} is no report"));
+            let report = PanicReport::parse(&file).unwrap_or_else(|| panic!("{name} is not a report"));
             assert_eq!(report.cause, expected_cause(&name), "{name}: {}", report.message);
             assert!(
                 name.ends_with(&format!("-{}", report.os_build)),
@@ -198,7 +199,7 @@ mod tests {
 
     /// The complete report of a memory controller's failure lists the GPU's drivers as loaded.
     #[test]
-    fn loaded_extensions_are_not_judged() {
+    fn cause_does_not_depend_on_loaded_extensions() {
         for (name, file) in published("panics") {
             if ["memory-controller-m2-pro-24E248", "pcie-m2-24F74"].contains(&name.as_str()) {
                 assert!(file.contains("IOGPU"), "{name} lists the GPU's drivers");

@@ -14,8 +14,9 @@ use rooflet_base::error::Chain;
 /// Interval between decisions. It is shorter than any idle time after which a Mac sleeps.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Prevents idle sleep of this machine until `stop`, if the system can: on AC power always, unless
-/// `let_sleep`, and otherwise while `serves` returns true.
+/// Prevents idle sleep of this machine until `stop`, if the system supports it. While `serves`
+/// returns true, the machine stays awake. While it is idle, it stays awake on AC power, unless
+/// `let_sleep` is true.
 pub async fn prevent(
     host: Host,
     let_sleep: bool,

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-/// Memory of this process in pages.
+/// Returns the resident memory of this process in pages.
 fn resident_pages() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").expect("the memory of this process");
     let resident = statm.split(' ').nth(1).expect("the second number");
@@ -15,7 +15,7 @@ fn freed_memory_returns_to_the_system() {
     let begin = resident_pages();
     let small: Vec<Box<[u8; 64]>> = (0..1 << 20).map(|_| Box::new([1; 64])).collect();
     let used = resident_pages() - begin;
-    // Keeps a value at the end, so that the heap cannot shrink from there.
+    // The last value stays allocated, so that the heap cannot shrink from its end.
     let last = small.into_iter().next_back();
     rooflet_host::release_freed_memory();
     let left = resident_pages().saturating_sub(begin);

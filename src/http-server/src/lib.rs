@@ -1,9 +1,8 @@
-//! Connections of every HTTP server in the binary: how many are open, how long a peer may be
-//! silent, and an orderly shutdown.
+//! Connections of every HTTP server in the binary: maximum number, timeouts, and graceful shutdown.
 //!
 //! Invariants:
-//! - A connection that sends or reads nothing for the limit is closed.
-//! - On shutdown no new connection is accepted, and in-flight responses may finish until the deadline.
+//! - A connection whose client sends no request, or reads no response, within a timeout is closed.
+//! - After `stop`, no new connection is accepted, and in-flight responses finish.
 
 mod stall;
 mod unread;
@@ -59,7 +58,7 @@ pub async fn serve_tcp(listener: TcpListener, router: Router, stop: Cancellation
 pub fn without_delay(listener: TcpListener) -> impl Listener<Io = TcpStream, Addr = SocketAddr> {
     listener.tap_io(|stream| {
         if let Err(err) = stream.set_nodelay(true) {
-            debug!(error = %err, "setting TCP_NODELAY failed");
+            debug!(error = %err, "failed to set TCP_NODELAY");
         }
     })
 }
@@ -201,8 +200,8 @@ mod tests {
         TaskTracker::new().spawn(task)
     }
 
-    /// Client side of a connection whose requests are answered after one second, and the server's
-    /// end.
+    /// Returns the client side of a connection, and the task that serves it. The response to a
+    /// request follows after one second.
     fn connect(stop: &CancellationToken) -> (DuplexStream, JoinHandle<()>) {
         let (client, server) = tokio::io::duplex(4096);
         let stop = stop.clone();
@@ -321,7 +320,7 @@ mod tests {
         let (_, mut silent_ended) = over_rx.recv().await.expect("asked");
         let mut loud_ended = pin!(loud_ended);
         let early = timeout(WRITE_TIMEOUT - SECOND, loud_ended.as_mut()).await;
-        assert!(early.is_err(), "not before");
+        assert!(early.is_err(), "not aborted before the timeout");
         let ended = timeout(WRITE_TIMEOUT / 2, loud_ended).await;
         ended.expect("in time").expect("reported");
         tokio::time::sleep(3 * WRITE_TIMEOUT).await;
@@ -359,6 +358,8 @@ mod tests {
         let text = String::from_utf8_lossy(&read[..bytes]);
         assert!(text.ends_with(&own), "{text} {own}");
         stop.cancel();
-        served.await.expect("it ends though the client stays");
+        served
+            .await
+            .expect("serving ends although the client stays connected");
     }
 }

@@ -14,8 +14,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use rooflet_base::mutex::lock;
 
-/// Number of checks without a poll after which a body is aborted. The first check may happen
-/// immediately.
+/// Number of checks without a poll after which a body is aborted. The first check may follow the
+/// last poll immediately.
 const MAX_LOOKS: u32 = 5;
 /// Number of checks during the maximum time without a poll.
 pub(super) const LOOKS: u32 = MAX_LOOKS - 1;
@@ -33,7 +33,7 @@ trait Look {
 pub(super) struct Shared<B> {
     /// `None` if the body was aborted or has ended.
     body: Mutex<Option<Pin<Box<B>>>>,
-    /// Checks since a frame was available or taken, or [`ASKED`].
+    /// Number of checks since a frame was available or taken, or [`ASKED`].
     unasked: AtomicU32,
     asker: AtomicWaker,
 }

@@ -19,8 +19,8 @@ impl Backend {
         }
     }
 
-    /// Element type of computations. The CPU backend emulates half precision, which is dozens of
-    /// times slower than float32.
+    /// Returns the element type of computations. The CPU backend emulates half precision, which is
+    /// dozens of times slower than float32.
     pub fn compute_type(self, stored: FloatType) -> FloatType {
         match self {
             Self::Cpu => FloatType::F32,

@@ -8,7 +8,7 @@ use rooflet_api::wire::{EngineInfo, EngineMemory};
 use rooflet_base::units::Bytes;
 
 impl Backend {
-    /// Backend of MLX's default device, which is the GPU if the machine has one.
+    /// Returns the backend of MLX's default device, which is the GPU if the machine has one.
     pub fn current() -> Result<Self, mlx_rs::error::Exception> {
         Ok(match Device::try_default()?.get_type()? {
             DeviceType::Cpu => Self::Cpu,
@@ -18,7 +18,7 @@ impl Backend {
     }
 }
 
-/// Name, version and backend of the engine, for the agent's reports.
+/// Returns name, version and backend of the engine, for the agent's reports.
 pub fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
     Ok(EngineInfo {
         name: "mlx".to_owned(),
@@ -27,13 +27,13 @@ pub fn engine_info() -> Result<EngineInfo, mlx_rs::error::Exception> {
     })
 }
 
-/// Version of the MLX library that is loaded. Does not initialise a device.
+/// Returns the version of the MLX library that is loaded. Does not initialise a device.
 pub fn engine_version() -> String {
     sys::version().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Limit of MLX's allocator if the device has its own memory. `None` if the device shares the
-/// memory of the machine.
+/// Returns the limit of MLX's allocator if the device has its own memory. `None` if the device
+/// shares the memory of the machine.
 pub fn own_memory(backend: Backend) -> Option<Bytes> {
     match backend {
         Backend::Cpu | Backend::Metal => None,
@@ -54,7 +54,7 @@ pub fn limit_memory(backend: Backend, limit: Bytes) -> mlx_rs::error::Result<()>
     }
 }
 
-/// Memory that the allocator holds now.
+/// Returns the memory that the allocator holds now.
 pub fn memory() -> EngineMemory {
     // These calls read counters and cannot fail in practice. A missing figure must not end a
     // request.

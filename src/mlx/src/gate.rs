@@ -1,5 +1,5 @@
 //! Fused gate of a feed-forward block, as one GPU kernel. MLX needs three operations (SiLU) to nine
-//! (GELU). With few tokens, each of them costs as much as a kernel launch.
+//! (GELU). With few tokens, the cost of each operation is that of a kernel launch.
 #![expect(unsafe_code, reason = "runs a kernel after a check of the shapes")]
 
 use mlx_rs::error::{Exception, Result};
@@ -26,7 +26,7 @@ fn name(activation: Activation) -> &'static str {
     }
 }
 
-/// Formula of the gated value in float32, from the gate `x` and the up projection `y`.
+/// Returns the formula of the gated value in float32, from the gate `x` and the up projection `y`.
 fn formula(activation: Activation) -> &'static str {
     match activation {
         Activation::Silu => "y * x / (1 + exponential(-x))",
@@ -37,7 +37,8 @@ fn formula(activation: Activation) -> &'static str {
     }
 }
 
-/// Upper bound of the gate and bound of the magnitude of the up projection.
+/// Returns the upper bound of the gate, which is also the bound of the magnitude of the up
+/// projection.
 fn limit(activation: Activation) -> f32 {
     match activation {
         Activation::Silu | Activation::GeluTanh => f32::INFINITY,
@@ -55,7 +56,8 @@ pub struct GateKernel {
 
 impl GateKernel {
     /// Returns `None` without a GPU, and for SiLU on CUDA: MLX's three operations are as fast
-    /// there, and compiling a kernel takes seconds. MLX compiles the kernel on its first run.
+    /// there, and the compilation of a kernel lasts seconds. MLX compiles the kernel on its first
+    /// run.
     pub fn new(backend: Backend, activation: Activation, float: Dtype) -> Result<Option<Self>> {
         if backend == Backend::Cuda && activation == Activation::Silu {
             return Ok(None);

@@ -27,7 +27,7 @@ pub struct Dimensions {
 }
 
 impl Dimensions {
-    /// Number of channels of queries, keys and values together.
+    /// Returns the number of channels of queries, keys and values together.
     pub fn channels(&self) -> i32 {
         2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
     }
@@ -382,7 +382,7 @@ fn names(prefix: &str, rows: usize) -> Vec<String> {
     (0..rows).map(|row| format!("{prefix}_{row}")).collect()
 }
 
-/// Macro that selects the buffer of a row.
+/// Returns the definition of a macro that selects the buffer of a row.
 fn row_selector(prefix: &str, rows: usize) -> String {
     let mut row_selector = format!("{prefix}_{}", rows - 1);
     for row in (0..rows - 1).rev() {

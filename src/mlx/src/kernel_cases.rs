@@ -1,5 +1,5 @@
-//! Element types, parameters and shapes for which rooflet's own kernels are checked: by the compiler
-//! of their Metal texts (`kernel/metal_tests.rs`), and by `rooflet selftest` on a device.
+//! Element types, parameters and shapes for which rooflet's own kernels are checked: by the
+//! compiler of their Metal texts (`kernel/metal_tests.rs`), and by `rooflet selftest` on a device.
 
 use super::gated_delta::Dimensions;
 use rooflet_model::config::{Activation, FloatType};

@@ -38,7 +38,7 @@ impl KernelCheck {
     }
 }
 
-/// Runs the checks, which takes about a second.
+/// Runs the checks within about a second.
 pub fn check_kernels() -> Result<Vec<KernelCheck>> {
     Ok(vec![
         product("product in float32", Dtype::Float32, 1e-4)?,
@@ -92,7 +92,7 @@ fn run(compute: impl FnOnce() -> Result<Array>) -> Result<(Vec<f32>, Duration)> 
     Ok((values(&product)?, first_run))
 }
 
-/// Deterministic values between -1 and 1.
+/// Returns deterministic values between -1 and 1.
 fn matrix(seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {

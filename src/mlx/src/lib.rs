@@ -18,7 +18,7 @@ pub mod probe;
 pub mod quantized;
 mod sys;
 
-/// Re-export of the bindings, so that this crate alone decides their version.
+/// Re-export of the bindings, so that this crate alone determines their version.
 pub use mlx_rs;
 use mlx_rs::error::Result;
 use mlx_rs::{Array, Dtype};
@@ -32,8 +32,8 @@ pub fn set_environment() {
     }
 }
 
-/// Writes `part` into `buffer`, `[rows, heads, capacity, size]`, from token `start` on. In place if
-/// the caller holds the only reference to the buffer.
+/// Writes `part` into `buffer`, `[rows, heads, capacity, size]`, from token `start` on. The write
+/// is in place if the caller holds the only reference to the buffer.
 pub fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     sys::put_tokens(buffer, part, start)
 }
@@ -43,13 +43,13 @@ pub fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     sys::from_bytes(bytes, shape, dtype)
 }
 
-/// Memory of a row-contiguous array. Waits until the array is computed, but not for other work of
-/// the device.
+/// Returns the memory of a row-contiguous array. Waits until the array is computed, but not for
+/// other work of the device.
 pub fn bytes_of(array: &Array) -> Result<&[u8]> {
     sys::bytes_of(array)
 }
 
-/// Lock for tests that compute, because only one thread at a time may use MLX.
+/// Returns the lock for tests that compute, because only one thread at a time may use MLX.
 pub fn exclusive() -> std::sync::MutexGuard<'static, ()> {
     static MLX: std::sync::Mutex<()> = std::sync::Mutex::new(());
     rooflet_base::mutex::lock(&MLX)

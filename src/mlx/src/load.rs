@@ -1,5 +1,5 @@
-//! Loading of weights from safetensors files into MLX arrays. `model_dir` has validated the headers
-//! of the files, so only reading can fail here.
+//! Loading of weights from safetensors files into MLX arrays. `rooflet_artifact::model_dir` has
+//! validated the headers of the files, so loading normally fails only if a file cannot be read.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,7 +26,7 @@ pub struct Weights {
 /// Failure to load weights.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    #[error("reading weights from `{path}`")]
+    #[error("failed to read weights from `{path}`")]
     Read {
         path: Utf8PathBuf,
         #[source]
@@ -34,13 +34,13 @@ pub enum LoadError {
     },
     #[error("tensor `{tensor}` is not in the weights")]
     MissingTensor { tensor: String },
-    #[error("preparing tensor `{tensor}`")]
+    #[error("failed to convert tensor `{tensor}`")]
     Convert {
         tensor: String,
         #[source]
         err: mlx_rs::error::Exception,
     },
-    #[error("reading weights")]
+    #[error("failed to read the weights")]
     Evaluate {
         #[source]
         err: mlx_rs::error::Exception,
@@ -64,7 +64,7 @@ pub fn dtype(element: FloatType) -> Dtype {
     }
 }
 
-/// Constant of an element type, evaluated on the device.
+/// Returns a constant of an element type, evaluated on the device.
 pub fn constant(value: f32, dtype: Dtype) -> mlx_rs::error::Result<Array> {
     let constant = Array::from_f32(value).as_dtype(dtype)?;
     constant.eval()?;
@@ -100,7 +100,7 @@ impl Weights {
         }
     }
 
-    /// Element type of float tensors.
+    /// Returns the element type of float tensors.
     pub fn compute(&self) -> Dtype {
         self.compute
     }

@@ -1,7 +1,7 @@
 //! MLX's compiled Metal kernels: the file `mlx.metallib`.
 //!
-//! Builds for different versions of macOS have different kernels. MLX takes the first file that it
-//! finds, and stops at the first kernel that the file lacks. rooflet therefore selects the file of
+//! Builds for different versions of macOS have different kernels. MLX uses the first file that it
+//! finds, and fails at the first kernel that the file lacks. rooflet therefore selects the file of
 //! its own build and passes the path to MLX.
 
 #[cfg(test)]
@@ -25,7 +25,7 @@ pub struct MetalBuild {
     /// Version of the SDK, if it was known.
     pub sdk: Option<&'static str>,
     pub is_optimized: bool,
-    /// The kernels use the matrix units of GPUs that have them.
+    /// True if the kernels use the matrix units of GPUs that have them.
     pub has_matrix_units: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn path() -> Option<&'static Path> {
     selected().map(|file| file.path.as_path())
 }
 
-/// Returns the problem with the selected file, if it is that of another build.
+/// Returns the problem with the selected file, if the file belongs to another build.
 pub fn problem() -> Option<String> {
     let file = selected()?;
     (file.is_of_this_build == Some(false)).then(|| {

@@ -20,21 +20,22 @@ use rooflet_model::config::{QuantizationMode, QuantizationScheme};
 /// Method of computing a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Product {
-    /// Computes the product with a single call of MLX.
+    /// A single call of MLX.
     Direct,
-    /// Calls with [`MIN_ROWS_PER_CALL`](Self::MIN_ROWS_PER_CALL) to
+    /// Several calls with [`MIN_ROWS_PER_CALL`](Self::MIN_ROWS_PER_CALL) to
     /// [`MAX_ROWS_PER_CALL`](Self::MAX_ROWS_PER_CALL) rows each.
     Batched,
-    /// Dequantises the matrix before the product.
+    /// Dequantisation of the matrix before the product.
     Dequantized,
 }
 
 impl Product {
-    /// Fewer rows are as fast one by one.
+    /// Minimum number of rows for [`Self::Batched`]. Fewer rows are as fast one by one.
     const MIN_BATCHED_ROWS: i32 = 4;
     const MIN_ROWS_PER_CALL: i32 = 8;
     const MAX_ROWS_PER_CALL: i32 = 16;
-    /// Beyond this number of rows, dequantising the matrix is faster.
+    /// Maximum number of rows for [`Self::Batched`]. With more rows, dequantising the matrix is
+    /// faster.
     const MAX_BATCHED_ROWS: i32 = 3 * Self::MAX_ROWS_PER_CALL;
 
     fn of(rows: i32, backend: Backend) -> Self {

@@ -39,7 +39,7 @@ pub(super) fn set_metallib(path: &Path) {
     }
 }
 
-/// Version of the loaded MLX library, which may differ from the version at build time.
+/// Returns the version of the loaded MLX library, which may differ from the version at build time.
 pub(super) fn version() -> Option<String> {
     // SAFETY: the string is created and freed here. `mlx_version` only assigns to it. Its data is a
     // C string that is valid until the string is freed.
@@ -62,9 +62,9 @@ pub(super) fn cuda_is_available() -> bool {
     status == 0 && available
 }
 
-/// Writes `part` into the third of four dimensions of `buffer`, from `start` on. In place if the
-/// caller holds the only reference to the buffer. This is one operation, whereas indexing adds two
-/// copies for every row, layer and step.
+/// Writes `part` into the third of four dimensions of `buffer`, from `start` on. The write is in
+/// place if the caller holds the only reference to the buffer. This is one operation, whereas
+/// indexing adds two copies for every row, layer and step.
 pub(super) fn put_tokens(buffer: Array, part: &Array, start: i32) -> Result<Array> {
     let (&[rows, heads, capacity, size], &[part_rows, part_heads, tokens, part_size]) =
         (buffer.shape(), part.shape())
@@ -133,8 +133,8 @@ pub(super) fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Ar
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
-/// Memory of a row-contiguous array. Waits until the array is computed, but not for other work of
-/// the device.
+/// Returns the memory of a row-contiguous array. Waits until the array is computed, but not for
+/// other work of the device.
 pub(super) fn bytes_of(array: &Array) -> Result<&[u8]> {
     array.eval()?;
     let mut contiguous = false;
@@ -162,7 +162,7 @@ fn optional_int(value: i32) -> mlx_sys::mlx_optional_int {
     }
 }
 
-/// Handle of a matrix's offsets. MLX treats an empty array as absent.
+/// Returns the handle of a matrix's offsets. MLX treats an empty array as absent.
 fn biases(matrix: &QuantizedMatrix) -> mlx_sys::mlx_array {
     match &matrix.biases {
         Some(biases) => biases.as_ptr(),

@@ -32,7 +32,7 @@ pub const MAX_WEIGHT_FILES: usize = 1000;
 /// Size of the header length at the beginning of a safetensors file, little endian.
 pub const HEADER_LENGTH_BYTES: u64 = 8;
 
-/// Limit of the safetensors format.
+/// Maximum size of a header in the safetensors format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Element type of a stored tensor.
@@ -265,7 +265,7 @@ pub struct ModelShape {
     pub config: ModelConfig,
     /// Element type of the checkpoint's float tensors; the default type of computation.
     pub element: FloatType,
-    /// The head is the embedding table.
+    /// True if the head is the embedding table.
     pub tied: bool,
     /// Tensors of a stored head that `config.json` ties to the embedding table, each with the
     /// tensor of that table. The head is unused if they are equal. If they differ, the model has a

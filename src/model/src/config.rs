@@ -42,12 +42,12 @@ pub struct ModelConfig {
     pub layers: Vec<LayerConfig>,
     pub block_norms: BlockNorms,
     pub rms_norm_eps: f32,
-    /// Norms multiply by one plus their weight.
+    /// True if norms multiply by one plus their weight.
     pub norm_adds_one: bool,
-    /// Embeddings are multiplied by the square root of their width.
+    /// True if embeddings are multiplied by the square root of their width.
     pub scales_embeddings: bool,
-    /// The residual stream is clipped to the range of half precision, if computed in half
-    /// precision.
+    /// True if the residual stream is clipped to the range of half precision when the model
+    /// computes in half precision.
     pub clips_residuals: bool,
     /// `max_position_embeddings`: maximum tokens of prompt and completion.
     pub max_context_tokens: u64,
@@ -56,7 +56,8 @@ pub struct ModelConfig {
     pub tie_word_embeddings: Option<bool>,
     pub quantization: Option<Quantization>,
     pub eos_token_ids: Vec<u32>,
-    /// The checkpoint belongs to a multimodal model, of which the engine uses only the text model.
+    /// True if the checkpoint belongs to a multimodal model, of which the engine uses only the text
+    /// model.
     pub is_multimodal: bool,
 }
 

@@ -10,7 +10,7 @@ pub struct ModelDimensions {
     /// Width of the residual stream.
     pub hidden: u32,
     pub vocabulary: u32,
-    /// The output head is the embedding table.
+    /// True if the output head is the embedding table.
     pub tied_embeddings: bool,
     /// Second embedding table that every layer adds (small Gemma 4 models).
     pub per_layer_inputs: Option<PerLayerInputs>,
@@ -43,13 +43,14 @@ pub enum Attention {
         head_dim: u32,
         /// Number of the last tokens that a query attends to; the cache keeps no others.
         window: Option<u32>,
-        /// A gate of the queries' size multiplies the output (Qwen3-Next and its successors).
+        /// True if a gate of the queries' size multiplies the output (Qwen3-Next and its
+        /// successors).
         output_gate: bool,
-        /// One projection computes keys and values (global layers of Gemma 4). The cache holds
-        /// both, because their norms differ and only keys are rotated.
+        /// True if one projection computes keys and values (global layers of Gemma 4). The cache
+        /// holds both, because their norms differ and only keys are rotated.
         keys_are_values: bool,
-        /// The layer attends to the keys and values of an earlier layer and has no own ones (last
-        /// layers of the small Gemma 4 models).
+        /// True if the layer attends to the keys and values of an earlier layer and has none of its
+        /// own (last layers of the small Gemma 4 models).
         shares_cache: bool,
     },
     /// Multi-head latent attention (DeepSeek V2 and V3), which caches one compressed vector per

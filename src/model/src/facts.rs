@@ -66,7 +66,8 @@ pub struct ModelFacts {
     pub format: StoredFormat,
 }
 
-/// Maximum logarithm of described over stored parameters. The dimensions omit norms and biases.
+/// Maximum magnitude of the logarithm of the ratio of described to stored parameters. The
+/// dimensions omit norms and biases.
 const MAX_PARAMETER_MISMATCH: f64 = 0.03;
 
 /// Reason why a model's facts are unavailable.

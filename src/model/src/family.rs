@@ -11,7 +11,7 @@ use crate::config::Architecture;
 pub(crate) struct FamilyFacts {
     /// Values of `model_type` in `config.json`.
     pub(crate) model_types: &'static [&'static str],
-    /// Attention kind, which decides the layout of the KV cache.
+    /// Attention kind, which determines the layout of the KV cache.
     pub(crate) mixing: Mixing,
     pub(crate) blocks: Blocks,
     /// Default of `tie_word_embeddings`: the output head is the embedding table.
@@ -43,7 +43,7 @@ impl FamilyFacts {
 /// Token mixer of a family's layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mixing {
-    /// Softmax attention in every layer. `layer_types` may give some layers a window.
+    /// Softmax attention in every layer. `layer_types` may define a window for some layers.
     Attention(Windows),
     /// Multi-head latent attention.
     Latent,

@@ -24,11 +24,11 @@ pub struct Weights {
     /// Not read by decode steps: an untied embedding table (except single rows), and vision and
     /// audio towers.
     pub idle: Bytes,
-    /// Packed in super-blocks with quantised scales (GGUF's K formats), which take more arithmetic
-    /// to unpack.
+    /// True if the weights are packed in super-blocks with quantised scales (GGUF's K formats),
+    /// which require more arithmetic to unpack.
     pub super_blocks: bool,
-    /// The float type is float16 or float32, which every GPU computes natively. Otherwise it is
-    /// bfloat16, the type of most published models.
+    /// True if the float type is float16 or float32, which every GPU computes natively. Otherwise
+    /// it is bfloat16, the type of most published models.
     pub native_floats: bool,
 }
 
@@ -81,7 +81,7 @@ pub enum WeightFormat {
         bits: u32,
         group: u32,
     },
-    /// Formats without parameters have a row in [`FORMATS`].
+    // Formats without parameters have a row in `FORMATS`.
     Float16,
     BFloat16,
     Float32,
@@ -89,7 +89,7 @@ pub enum WeightFormat {
     Mxfp4Q4,
     Mxfp8,
     Nvfp4,
-    /// GGUF block formats. K quants keep the output head in more bits.
+    // GGUF block formats. K quants keep the output head in more bits.
     Q2K,
     Q3KS,
     Q3KM,

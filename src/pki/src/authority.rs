@@ -89,7 +89,7 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Certificate for the trust store of clients.
+    /// Returns the certificate for the trust store of clients.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
@@ -156,7 +156,7 @@ impl Authority {
     }
 }
 
-/// Validity from shortly before `now`, for `lifetime`.
+/// Returns the start (shortly before `now`) and the end (`lifetime` after `now`) of a validity.
 pub(super) fn validity(now: Timestamp, lifetime: Duration) -> (OffsetDateTime, OffsetDateTime) {
     let now = OffsetDateTime::from_unix_timestamp(now.as_second()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     (now - BACKDATED, now + lifetime)

@@ -18,8 +18,8 @@ use rooflet_base::mutex::lock;
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
 
-/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as kubeadm's
-/// `--discovery-token-ca-cert-hash` and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469) have it.
+/// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as in kubeadm's
+/// `--discovery-token-ca-cert-hash` and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AuthorityHash([u8; BYTES]);
 

@@ -41,12 +41,12 @@ impl BootstrapToken {
         })
     }
 
-    /// Public part of the token, which is also part of the Secret's name.
+    /// Returns the public part of the token, which is also part of the Secret's name.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Name of the token's Secret.
+    /// Returns the name of the token's Secret.
     pub fn secret_name(&self) -> String {
         format!("{TOKEN_SECRET_PREFIX}{}", self.id)
     }

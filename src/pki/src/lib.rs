@@ -7,8 +7,7 @@
 //! Invariants:
 //! - Files are readable by their owner only, and each is written completely or not at all.
 //! - Serving certificates are only in memory. They are created at each start and renewed before
-//!   they
-//!   expire.
+//!   they expire.
 
 mod authority;
 mod authority_hash;
@@ -44,8 +43,8 @@ use rustls::crypto::CryptoProvider;
 /// Characters per line (RFC 7468).
 const PEM_LINE: usize = 64;
 
-/// Crypto provider of all TLS connections. It is explicit, because another library may set the
-/// default of the process.
+/// Returns the crypto provider of all TLS connections. It is explicit, because another library may
+/// set the default of the process.
 pub fn crypto() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -61,7 +61,7 @@ impl NodeCertificate {
         })
     }
 
-    /// Time of the renewal: after two thirds of the lifetime, long before it expires.
+    /// Returns the time of the renewal: after two thirds of the lifetime.
     pub fn renew_at(&self) -> Timestamp {
         let lifetime = self.not_after.as_second() - self.not_before.as_second();
         Timestamp::from_second(self.not_before.as_second() + lifetime * 2 / 3).unwrap_or(self.not_before)

@@ -58,7 +58,7 @@ impl ProcessId {
     }
 }
 
-/// Boot id and clock tick of the start.
+/// Returns the boot id and the clock tick of the start.
 #[cfg(target_os = "linux")]
 fn start_of(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -66,8 +66,8 @@ fn start_of(pid: i32) -> Option<String> {
     Some(format!("{}/{}", boot.trim(), start_tick(&stat)?))
 }
 
-/// Field 22 of `/proc/PID/stat`, unless the process is a zombie (field 3). The name (field 2) can
-/// contain any character.
+/// Returns field 22 of `/proc/PID/stat`: the start in clock ticks since boot. `None` for a zombie
+/// (field 3). The name (field 2) can contain any character.
 #[cfg(target_os = "linux")]
 fn start_tick(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -79,7 +79,7 @@ fn start_tick(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Second of the start, as recorded by the kernel.
+/// Returns the start in Unix seconds, as recorded by the kernel.
 #[cfg(not(target_os = "linux"))]
 fn start_of(pid: i32) -> Option<String> {
     use sysinfo::{ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, System};

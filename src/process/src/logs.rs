@@ -89,7 +89,7 @@ impl Log {
             .truncate(true)
             .mode(0o600)
             .open(&next)?;
-        // Copies up to the current end. A child that writes faster than the copy must not block it.
+        // A limit, because a child that writes faster than the copy would delay its end forever.
         let limit = max_bytes.saturating_mul(4).max(CHUNK_BYTES as u64);
         io::copy(&mut (&mut log).take(limit), &mut copy)?;
         fs::rename(&next, self.rotated())?;
@@ -123,7 +123,7 @@ pub struct LogReader {
     log: Log,
     /// Current file and read position.
     current: Option<(File, u64)>,
-    /// Rotated files to read first, each with the remaining range.
+    /// Rotated files to read first, each with its read position.
     pending: Vec<(File, u64)>,
     /// Inode and size of the rotated file when `current` was opened.
     rotations: Option<(u64, u64)>,
@@ -187,8 +187,8 @@ impl LogReader {
         }
     }
 
-    /// After a rotation, the rest of the previous file is in the rotated file and the log starts
-    /// again.
+    /// Detects a rotation: the rest of the previous file is then in the rotated file, and the log
+    /// starts again.
     fn notice_rotation(&mut self) -> io::Result<()> {
         if self.current.is_none() {
             self.current = if_there(File::open(&self.log.path))?.map(|file| (file, 0));
@@ -244,9 +244,10 @@ fn read_at(mut file: &File, offset: &mut u64) -> io::Result<Bytes> {
     Ok(chunk.into())
 }
 
-/// Returns the offset of the last lines of a file.
+/// Position of the last lines of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Tail {
+    /// Offset of the first of these lines.
     At(u64),
     /// The file has only this number of lines.
     Only(usize),

@@ -47,7 +47,8 @@ impl SpawnError {
 }
 
 /// Starts a child. It continues to run when this process exits: its output does not pass through
-/// this process, and signals to our group do not reach it. `tasks` runs only the wait.
+/// this process, and signals to this process's group do not reach it. `tasks` runs the task that
+/// waits for the exit.
 pub fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnError> {
     let log_failed = |err| SpawnError::Log {
         path: command.log.path().to_owned(),
@@ -70,7 +71,7 @@ pub fn spawn(tasks: &Tasks, command: &Command) -> Result<Process, SpawnError> {
     Ok(Process::of_child(tasks, child, id))
 }
 
-/// Variables with the address and credentials of a hub. Child processes do not access hubs.
+/// Variables with the address and credentials of a model hub. Child processes do not access hubs.
 const HUB_VARIABLES: [&str; 2] = ["HF_TOKEN", "HF_ENDPOINT"];
 
 fn prepared(command: &Command) -> tokio::process::Command {

@@ -64,8 +64,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Supervises and reaps a child. A child that is to outlive this process does not delay the
-    /// shutdown.
+    /// Supervises and reaps a child. The shutdown of `tasks` does not wait for the child, which can
+    /// outlive this process.
     pub(super) fn of_child(tasks: &Tasks, mut child: Child, id: Option<ProcessId>) -> Self {
         let (exit_tx, exit_rx) = watch::channel(None);
         tasks.spawn_unjoined(async move {

@@ -43,7 +43,7 @@ impl Upstream {
         Self::Unix(path.as_ref().to_owned())
     }
 
-    /// Key of the upstream in the connection pool and the connector.
+    /// Returns the URI that identifies the upstream in the connection pool and the connector.
     pub(super) fn uri(&self, path: &PathAndQuery) -> Uri {
         let (scheme, authority) = match self {
             Self::Tcp(authority) => (Scheme::HTTP, authority.clone()),
@@ -62,7 +62,7 @@ impl Upstream {
         Uri::from_parts(parts).expect("scheme, authority and path are set")
     }
 
-    /// Value of the `Host` header.
+    /// Returns the value of the `Host` header.
     pub(super) fn host(&self) -> HeaderValue {
         match self {
             Self::Tcp(authority) => {
@@ -117,7 +117,7 @@ impl ConnectUpstreamError {
         }
     }
 
-    /// The pool returns the connector's error by reference, so its text is copied.
+    /// Extracts the connector's error. The pool returns it by reference, so its text is copied.
     pub(super) fn new(err: &hyper_util::client::legacy::Error, upstream: &Upstream) -> Self {
         let host = match upstream {
             Upstream::Tcp(authority) => authority.host(),

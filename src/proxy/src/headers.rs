@@ -32,13 +32,13 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The server that accepted the request has already answered `Expect: 100-continue`.
+/// Removes `Expect`: the server that accepted the request has already answered `100-continue`.
 pub(super) fn remove_expect(headers: &mut HeaderMap) {
     headers.remove(EXPECT);
 }
 
-/// The server that received the browser's request has already checked the origin; the upstream may
-/// have other rules.
+/// Removes `Origin`: the server that received the browser's request has already checked it, and the
+/// upstream may have other rules.
 pub(super) fn remove_origin(headers: &mut HeaderMap) {
     headers.remove(ORIGIN);
 }

@@ -31,13 +31,13 @@ impl BodyRoom {
         }
     }
 
-    /// Total bytes of kept bodies.
+    /// Returns the total bytes of kept bodies.
     pub fn kept(&self) -> usize {
         self.bytes - self.free.available_permits()
     }
 
-    /// Never waits: requests that each hold a part and wait for more could block each other
-    /// forever.
+    /// Reserves `bytes`. Never waits: requests that each hold a part and wait for more could block
+    /// each other forever.
     fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, PeekError> {
         let permits = u32::try_from(bytes).map_err(|_| PeekError::NoRoom)?;
         let free = Arc::clone(&self.free);

@@ -108,8 +108,8 @@ enum Command {
     SimulatedWorker(simulate::worker::Args),
     /// Check this machine and print remedies: chip, memory, power, disk, engine.
     Doctor(doctor::Args),
-    /// Check that the engine computes correctly on this device: kernels, tiny models, bandwidth, and a
-    /// soak on request.
+    /// Check that the engine computes correctly on this device: kernels, tiny models, bandwidth,
+    /// and a soak on request.
     #[cfg(feature = "mlx")]
     Selftest(selftest::Args),
     /// Measure this machine's memory bandwidth through the engine.
@@ -246,7 +246,7 @@ fn run_on<T>(
     mut builder: tokio::runtime::Builder,
     verb: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    // Two dependencies bring a TLS stack each; one provider must be selected explicitly.
+    // reqwest is built without a TLS provider and uses the default provider of the process.
     drop(rustls::crypto::ring::default_provider().install_default());
     let runtime = builder.enable_all().build().context("starting the runtime")?;
     let outcome = runtime.block_on(verb);
@@ -255,20 +255,20 @@ fn run_on<T>(
     outcome
 }
 
-/// User's home directory, or the current directory if it is unknown.
+/// Returns the user's home directory, or the current directory if it is unknown.
 fn home() -> Utf8PathBuf {
     std::env::home_dir()
         .and_then(|home| Utf8PathBuf::from_path_buf(home).ok())
         .unwrap_or_default()
 }
 
-/// `~/.rooflet`
+/// Returns `~/.rooflet`.
 fn default_data_dir() -> Utf8PathBuf {
     home().join(".rooflet")
 }
 
-/// Parser of an argument that names a directory. `variable` is the environment variable of the
-/// argument.
+/// Returns a parser of an argument that names a directory. `variable` is the environment variable
+/// of the argument.
 fn directory(
     variable: &'static str,
 ) -> impl Fn(&str) -> Result<Utf8PathBuf, String> + Clone + Send + Sync + 'static {
@@ -310,8 +310,8 @@ fn sustained_seconds(text: &str) -> Result<u64, String> {
 }
 
 /// Returns the node name: the explicit name, otherwise the name stored in the state directory,
-/// otherwise the Mac's name in the local network or the host name. The stored name prevents a second node when a network changes the Mac's
-/// host name.
+/// otherwise the Mac's name in the local network or the host name. The stored name prevents a
+/// second node when a network changes the Mac's host name.
 fn node_name(explicit: Option<String>, state_dir: &Utf8Path) -> Result<String, Failure> {
     if let Some(name) = explicit {
         return Ok(name);

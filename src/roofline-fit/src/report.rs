@@ -180,8 +180,8 @@ fn intervals(
     writeln!(page)
 }
 
-/// Writes the differences between two measurements of the same configuration. A predictor that does
-/// not know the source cannot be closer than half of the difference.
+/// Writes the differences between two measurements of the same configuration. A predictor without
+/// the source as an input cannot be closer than half of the difference.
 fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
     // Logarithms of rates by machine, kernels, model, weights and context, then by release.
     let mut configurations: BTreeMap<_, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();

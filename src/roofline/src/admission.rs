@@ -1,6 +1,6 @@
-//! Admission of a replica to a node, and its effect on the other replicas. The scheduler places by
-//! it, the agent checks it again with live numbers, and `rooflet fit` and `rooflet plan` use it for
-//! their results.
+//! Admission of a replica to a node, and its effect on the other replicas. The scheduler uses this
+//! decision for placement, the agent repeats it with current figures, and `rooflet fit` and
+//! `rooflet plan` report it.
 //!
 //! A replica uses three resources:
 //!
@@ -244,8 +244,8 @@ impl Requirements {
         self.objectives != Objectives::default()
     }
 
-    /// Returns whether a [`Verdict`] would admit the replica with these unreserved resources. It is
-    /// cheaper, because it collects no reasons.
+    /// Returns whether a [`Verdict`] would admit the replica with these unreserved resources. This
+    /// check is cheaper than a verdict, because it collects no reasons.
     pub fn fits(&self, free: Bytes, disk: Option<NodeDisk>, free_share: f64) -> bool {
         self.reservation.total() <= free
             && disk.is_none_or(|disk| self.disk.total() <= disk.free)
@@ -378,7 +378,8 @@ fn out_of_reach(objectives: Objectives, speed: &Speed) -> Refusal {
     }
 }
 
-/// Returns the replica that `share` more would affect most, relative to its objective.
+/// Returns the replica that a further reservation of `share` would affect most, relative to its
+/// objective.
 fn victim(commitments: &[Commitment], share: f64) -> Option<(String, f64, f64)> {
     let reserved: f64 = commitments.iter().map(|commitment| commitment.share).sum();
     commitments

@@ -39,7 +39,8 @@ const PLAUSIBLE_SIZE: std::ops::Range<f64> = 0.8..1.25;
 /// model.
 const PLAUSIBLE_SURPLUS: std::ops::Range<f64> = 1.0..2.0;
 
-/// Half-width, as a logarithm, if a row identifies neither MLX nor llama.cpp; assumed.
+/// Half-width, as a logarithm, if a row identifies neither MLX nor llama.cpp. The value is an
+/// assumption.
 const UNKNOWN_ENGINE: f64 = 0.15;
 
 /// Columns that every row needs.
@@ -52,12 +53,12 @@ pub struct Case {
     pub build: EngineBuild,
     pub model: ModelCost,
     pub workload: Workload,
-    /// The row has the length of the prompt.
+    /// True if the row states the length of the prompt.
     pub prompt_known: bool,
     pub reported: ReportedRate,
     /// Assumptions about values that the row omits.
     pub remarks: Vec<String>,
-    /// Half-width of all assumptions, as a logarithm.
+    /// Combined half-width of all assumptions, as a logarithm.
     uncertainty: f64,
 }
 
@@ -219,7 +220,7 @@ fn names_float16(row: &Row) -> bool {
     words.any(|word| matches!(word, "fp16" | "f16" | "float16"))
 }
 
-/// Weights adjusted to the size of their file in bytes, if the size is plausible.
+/// Returns the weights, adjusted to the size of their file in bytes if the size is plausible.
 ///
 /// A mix of formats differs from file to file under one name, so its weights are scaled. Other
 /// formats have the number of bits that their name states. Bytes beyond that belong to image and

@@ -33,7 +33,7 @@ pub struct ChipVariant {
     pub bandwidth: BytesPerSecond,
     /// Memory sizes that are sold with the bin.
     pub memory: Vec<Bytes>,
-    /// The GPU cores have matrix units.
+    /// True if the GPU cores have matrix units.
     pub neural_accelerators: bool,
     pub source: String,
     /// Remarks, such as disagreements of sources.
@@ -82,8 +82,8 @@ impl From<Row> for ChipVariant {
     }
 }
 
-/// Parses `Apple M4 Pro` to (4, Pro). A phone's chip in a Mac has the generation of the Mac chip with
-/// the same GPU cores.
+/// Parses `Apple M4 Pro` as (4, Pro). A phone's chip in a Mac has the generation of the Mac chip
+/// with the same GPU cores.
 fn parse_name(name: &str) -> Option<(u32, ChipTier)> {
     let phone = naming::PHONES.iter().find(|(phone, ..)| *phone == name);
     if let Some((_, generation, ..)) = phone {

@@ -55,8 +55,8 @@ impl NodeDisk {
 /// Returns the limit of a disk with `free` bytes, on which prefixes occupy `stored` bytes and
 /// workers without a configured size occupy `automatic` bytes.
 ///
-/// The limit is a multiple of the step and at most the available space. It stays at `previous`
-/// until that is too much, or two steps too little.
+/// The limit is a multiple of the step and at most the available space. It stays at `previous` as
+/// long as `previous` does not exceed the available space and is less than two steps below it.
 pub fn limit(free: Bytes, stored: Bytes, automatic: Bytes, previous: Option<Bytes>) -> Bytes {
     let exact = free + stored - MIN_FREE - automatic;
     match previous {

@@ -1,5 +1,5 @@
-//! Quantised KV caches: supported models and sizes. `worker/models` has the arithmetic; admission
-//! and placement need only the size.
+//! Quantised KV caches: supported models and sizes. The engine's layers implement the arithmetic;
+//! admission and placement need only the size.
 
 use crate::memory::ServedModel;
 use rooflet_model::config::{MixerConfig, ModelConfig};
@@ -63,8 +63,8 @@ impl KvQuantisation {
         Self::of_layers(bits, &cached.collect::<Vec<_>>())
     }
 
-    /// Selects the quantisation for a model of which only the dimensions are known. They exclude
-    /// attention sinks, so the worker checks again when it loads the model.
+    /// Selects the quantisation for a model of which only the dimensions are known. The dimensions
+    /// do not include attention sinks, so the worker checks again when it loads the model.
     pub fn of_dimensions(bits: u32, dimensions: &ModelDimensions) -> Result<Self, KvQuantisationError> {
         let mut latent = 0;
         let mut cached = Vec::new();
@@ -108,12 +108,12 @@ impl KvQuantisation {
         ))
     }
 
-    /// Bits of an element, without its share of scale and bias.
+    /// Returns the bits of an element, without its share of scale and bias.
     pub fn bits(self) -> u32 {
         self.bits
     }
 
-    /// Number of elements that share a scale and a bias.
+    /// Returns the number of elements that share a scale and a bias.
     pub fn group(self) -> u32 {
         self.group
     }

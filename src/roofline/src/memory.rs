@@ -1,5 +1,6 @@
 //! Memory of replicas: the reservation of a replica, and the memory that models may use on a node.
-//! The scheduler places by these figures; the agent checks them again with live numbers.
+//! The scheduler uses these figures for placement. The agent checks them again with current
+//! figures.
 //!
 //! A reservation is the maximum that a replica can use: weights, the KV cache of every stream at
 //! full context, the intermediate results of one prefill step, and the runtime. The reservations of
@@ -41,7 +42,7 @@ pub const CACHE_STEP_TOKENS: u32 = 256;
 const HEADROOM_PERCENT: u64 = 5;
 
 /// Working-set limit in percent of all memory, if Metal does not report it: the lowest observed
-/// limit of machines below 32 GB (67 %) and of larger machines (78 %, rounded down).
+/// limits are 67 % on machines below 32 GB and 78 % on larger machines, both rounded down here.
 const WORKING_SET_PERCENT_SMALL: u64 = 66;
 const WORKING_SET_PERCENT_LARGE: u64 = 75;
 /// Minimum memory of a large machine. A 32 GB machine reports slightly less on some systems.
@@ -296,8 +297,8 @@ impl MemoryRefusal {
     }
 }
 
-/// Checks whether `requested` fits in addition to the memory of the other replicas: against the limit
-/// of the node, and against the available memory after every replica has reached its reservation.
+/// Checks whether `requested` fits beside the memory of the other replicas: against the limit of
+/// the node, and against the available memory after every replica has reached its reservation.
 pub fn admit(
     node: NodeMemory,
     held: impl IntoIterator<Item = Held>,

@@ -50,7 +50,7 @@ impl Hardware {
         }
     }
 
-    /// Returns the logarithm of cold over predicted speed.
+    /// Returns the logarithm of the ratio of cold to predicted speed.
     fn faster_when_cold(self) -> f64 {
         self.sustained().map_or(0.0, |kept| -kept.ln())
     }
@@ -167,7 +167,8 @@ impl Interval {
         )
     }
 
-    /// Adds two times that are slow under the same conditions. The result is never too narrow.
+    /// Adds a time that is slow under the same conditions. The resulting interval is never too
+    /// narrow.
     pub fn then(self, next: Self) -> Self {
         Self {
             p10: self.p10 + next.p10,

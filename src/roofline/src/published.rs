@@ -59,7 +59,7 @@ pub fn hardware_of(
 ///
 /// If the figures are too slow for the chip, another program used the machine. They apply with a
 /// wider interval, because the data sheet would predict more than was observed. Figures above the
-/// data sheet are not those of the memory and are ignored.
+/// data sheet do not measure the memory and are ignored.
 fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
     let verdict = probe
         .plausibility

@@ -40,7 +40,8 @@ pub struct Machine {
     pub limit_basis: Basis,
     /// `None` if the speed is unknown.
     pub hardware: Option<Hardware>,
-    /// The engine computes in 32 bits, as MLX does on a CPU, and stores every float in 32 bits.
+    /// True if the engine computes in 32 bits, as MLX does on a CPU, and stores every float in 32
+    /// bits.
     pub in_float32: bool,
     /// Calibrations by runs on this machine.
     pub calibrations: Vec<Calibration>,
@@ -96,11 +97,11 @@ impl MemoryNeed {
 /// Reason why the model does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
-    /// More than the memory of the machine.
+    /// The model needs more than the memory of the machine.
     Memory,
-    /// More than the memory that models may use.
+    /// The model needs more than the memory that models may use.
     WorkingSet,
-    /// The context is longer than that of the model.
+    /// The requested context is longer than the one of the model.
     Context { longest: u32 },
     /// The size of the caches is unknown.
     UnknownFamily,

@@ -63,8 +63,7 @@ fn prefers_least_free_memory_without_sibling() {
         "x->c\ny->a\nz->b\nw->c\nother->a",
     );
     check("b model=guide:2; a model=guide:2", "x", "x->a");
-    // A node without other replicas comes before one that holds the model in memory, and that
-    // before a smaller one.
+    // The order is: nodes without other replicas, nodes with the model in memory, smaller nodes.
     check(nodes, "old on=b; x", "x->c");
     let nodes = "a mem=16 model=guide:2,other:2; b mem=32 model=guide:2";
     check(nodes, "one on=a model=other; old on=b; x", "x->b");
@@ -592,7 +591,7 @@ fn selectors_and_tolerations_open_nodes() {
 
 /// In a fleet of one laptop, the battery does not prevent placement.
 #[test]
-fn use_of_the_machine_keeps_a_replica_away_while_another_node_takes_it() {
+fn usage_taints_repel_replicas_only_if_another_node_accepts_them() {
     for condition in ["OnBattery", "LidClosed", "QuietHours", "UserPresent"] {
         let unwelcome = format!("a model=guide:2 condition={condition}");
         check(&unwelcome, "x", "x->a");

@@ -40,7 +40,7 @@ impl FileId {
         Ok(Self(metadata.dev(), metadata.ino()))
     }
 
-    /// `None` if no file exists.
+    /// Returns the identity of the file at `path`, or `None` if no file exists.
     fn at(path: &Path) -> io::Result<Option<Self>> {
         let metadata = if_there(fs::metadata(path))?;
         Ok(metadata.map(|metadata| Self(metadata.dev(), metadata.ino())))

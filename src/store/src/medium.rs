@@ -26,7 +26,7 @@ const MODE: u32 = 0o600;
 
 /// Storage that holds the database. Implemented by a file, and in tests by a simulated disk.
 pub(super) trait Medium: Send {
-    /// Path for messages.
+    /// Returns the path for messages.
     fn path(&self) -> &Path;
     /// Opens the database read-only, or returns `None` if none exists. Repairs and other writes
     /// stay in memory.
@@ -41,7 +41,7 @@ pub(super) trait Medium: Send {
     /// on disk is then undefined, even if it reads back correctly: the kernel may have dropped
     /// dirty pages.
     fn sync_failed(&self) -> bool;
-    /// Place of the files. `None` for a simulated disk.
+    /// Returns the location of the files, or `None` for a simulated disk.
     fn location(&self) -> Option<Arc<Location>> {
         None
     }

@@ -55,7 +55,7 @@ pub struct Listing {
 
 #[derive(Debug, Clone, Default)]
 pub struct ListOptions {
-    /// Lists only keys after this one, which is the last key of the previous page.
+    /// Last key of the previous page. Only later keys are listed.
     pub after: Option<Key>,
     pub limit: Option<usize>,
     /// Revision to list at. Default: the current one.

@@ -13,14 +13,14 @@ use rooflet_base::environment::{is_set, variable};
 pub enum LogFormat {
     /// Text for people.
     #[default]
-    // An empty variable counts as unset.
+    // An empty variable ROOFLET_LOG_FORMAT counts as unset.
     #[value(alias = "")]
     Text,
     /// JSON object per line, for collectors.
     Json,
 }
 
-/// `ROOFLET_LOG` is not a valid filter.
+/// Error of an invalid filter in `ROOFLET_LOG`.
 #[derive(Debug, thiserror::Error)]
 #[error("ROOFLET_LOG is `{text}`: {err}; write a level such as `info`, or `rooflet=debug`")]
 pub struct InvalidFilter {

@@ -84,7 +84,7 @@ impl Instrument {
     }
 }
 
-/// Records measurements of requests. Clones record into the same histograms.
+/// Recorder of request measurements. Clones record into the same histograms.
 ///
 /// The SDK limits each histogram to 2,000 attribute sets; further sets share one with
 /// `otel.metric.overflow=true`.

@@ -35,7 +35,7 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Samples only requests whose caller samples.
+    /// Creates a recorder that samples only requests whose caller samples.
     pub fn of_sampled_callers() -> Self {
         Self::new(Sampler::ParentBased(Box::new(Sampler::AlwaysOff)))
     }

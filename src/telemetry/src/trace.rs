@@ -31,7 +31,7 @@ pub const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
 pub const ERROR_TYPE: &str = "error.type";
 const TOKEN_TYPE: &str = "gen_ai.token.type";
 
-/// Starts the spans of requests. The default tracer starts none. Clones share one exporter.
+/// Factory of request spans. The default tracer starts none. Clones share one exporter.
 #[derive(Debug, Clone, Default)]
 pub struct Tracer(Option<Arc<Signals>>);
 
@@ -93,7 +93,7 @@ impl Attributes {
         }
     }
 
-    /// Value of an attribute; added with `default` if it is missing.
+    /// Returns the value of an attribute. Adds the attribute with `default` if it is missing.
     fn entry(&mut self, name: &'static str, default: Value) -> &mut Value {
         let position = self.values.iter().position(|(known, _)| *known == name);
         let position = position.unwrap_or_else(|| {
@@ -132,8 +132,8 @@ impl OpenSpan {
         }
     }
 
-    /// Context to propagate to other processes. `None` if this process exports no spans: then the
-    /// caller's context is propagated unchanged.
+    /// Returns the context to propagate to other processes. Returns `None` if this process exports
+    /// no spans; the caller's context is then propagated unchanged.
     pub fn context(&self) -> Option<TraceContext> {
         let span = self.span.as_ref()?;
         Some(TraceContext::of(span.span_context()))
@@ -154,8 +154,8 @@ impl OpenSpan {
         Self::start_at(&self.signals, name.to_owned(), kind, &parent, start, start_time)
     }
 
-    /// Wall-clock time by the monotonic clock since the start of the span: a wall clock that is set
-    /// does not change durations.
+    /// Returns the wall-clock time of `at`, computed from the span's start with the monotonic
+    /// clock, so that setting the wall clock does not change durations.
     fn time(&self, at: Instant) -> SystemTime {
         let since = at.saturating_duration_since(self.start);
         let before = self.start.saturating_duration_since(at);

@@ -8,7 +8,7 @@ use camino::Utf8Path;
 /// Longest time that a test waits for an event that must occur.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Root directory of the repository, for fixtures and examples.
+/// Returns the root directory of the repository, for fixtures and examples.
 pub fn repository() -> &'static Utf8Path {
     let package = Utf8Path::new(env!("CARGO_MANIFEST_DIR"));
     package.ancestors().nth(2).expect("the package is in src/testing")
@@ -24,7 +24,7 @@ impl TempDir {
         Self(tempfile::tempdir().expect("a directory for temporary files"))
     }
 
-    /// Path of the directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Utf8Path {
         Utf8Path::from_path(self.0.path()).expect("a UTF-8 path")
     }

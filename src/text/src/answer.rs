@@ -189,7 +189,7 @@ impl AnswerParser {
         }
     }
 
-    /// Number of tokens inside the reasoning block.
+    /// Returns the number of tokens inside the reasoning block.
     pub fn reasoning_tokens(&self) -> usize {
         self.reasoning_tokens
     }
@@ -204,7 +204,8 @@ impl AnswerParser {
         self.calls > 0 && !is_cut()
     }
 
-    /// Length of the withheld end of the text in bytes. It may be the beginning of a marker.
+    /// Returns the length of the withheld end of the text in bytes. It may be the beginning of a
+    /// marker.
     pub fn held_bytes(&self) -> usize {
         match &self.kind {
             Kind::Marked { reasoning, calls } => {

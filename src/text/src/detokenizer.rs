@@ -201,7 +201,7 @@ impl WindowDetokenizer {
         Ok(out)
     }
 
-    /// Text of the window that was not returned.
+    /// Returns the text of the window that was not returned.
     fn rest(&self, tokenizer: &Tokenizer) -> Result<String, DecodeError> {
         let text = tokenizer.decode(&self.window)?;
         Ok(text.get(self.shown..).unwrap_or_default().to_owned())

@@ -264,8 +264,8 @@ impl Builder {
         self.search(end, Some(next), None)
     }
 
-    /// Matches any text up to and including the first `end`, then `next`, or any text without `end`,
-    /// then `other`.
+    /// Matches any text up to and including the first `end`, then `next`, or any text without
+    /// `end`, then `other`.
     pub(super) fn until_either(&mut self, end: &[u8], next: NodeId, other: NodeId) -> NodeId {
         self.search(end, Some(next), Some(other))
     }

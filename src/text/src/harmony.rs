@@ -14,7 +14,7 @@ const ENDS: [&str; 4] = [END, CALL, RETURN, START];
 /// Parser of one completion, which starts after `<|start|>assistant`.
 #[derive(Debug, Clone)]
 pub(super) struct HarmonyParser {
-    /// Extract tool calls.
+    /// True if tool calls are extracted.
     tools: bool,
     state: State,
     held: String,
@@ -56,7 +56,7 @@ impl HarmonyParser {
         self.held.len()
     }
 
-    /// Withheld text that may be the beginning of a call.
+    /// Returns the withheld text, which may be the beginning of a call.
     pub(super) fn held(&self) -> String {
         match &self.state {
             State::Header => self.held.clone(),

@@ -68,8 +68,8 @@ pub(super) enum Piece {
     Answer(String),
 }
 
-/// Splits one completion into reasoning and answer. A block is only possible at the beginning. Line
-/// breaks next to the markers belong to the template and are dropped.
+/// Splitter of one completion into reasoning and answer. A block is only possible at the beginning.
+/// Line breaks next to the markers belong to the template and are dropped.
 #[derive(Debug, Clone)]
 pub(super) struct ReasoningSplitter {
     markers: ReasoningMarkers,
@@ -92,7 +92,7 @@ enum State {
 }
 
 impl ReasoningSplitter {
-    /// `opened`: the prompt has opened the block.
+    /// Creates a splitter. `opened` is true if the prompt has opened the block.
     pub(super) fn new(markers: ReasoningMarkers, opened: bool) -> Self {
         Self {
             markers,

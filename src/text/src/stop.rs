@@ -12,7 +12,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// `stops` must not contain an empty string.
+    /// Creates a matcher. `stops` must not contain an empty string.
     pub fn new(stops: Vec<String>) -> Self {
         Self {
             stops,
@@ -103,7 +103,7 @@ mod tests {
         );
     }
 
-    /// Reference: cuts the text where the first complete stop string starts.
+    /// Cuts the text where the first complete stop string starts (reference).
     fn cut(text: &str, stops: &[String]) -> String {
         for end in 0..=text.len() {
             let starts = stops

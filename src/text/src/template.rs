@@ -107,7 +107,7 @@ pub fn sources_in(file: &'static str, config: &serde_json::Value) -> Result<Opti
 }
 
 impl ChatTemplate {
-    /// `file` is the origin of the source, for error messages.
+    /// Compiles a template. `file` is the origin of the source, for error messages.
     pub fn compile(file: &'static str, source: &str) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
@@ -137,7 +137,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Source of the compiled template.
+    /// Returns the source of the compiled template.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -267,7 +267,7 @@ fn with_descriptions(tools: &[Json]) -> Option<Vec<Json>> {
     changed.then_some(tools)
 }
 
-/// Message of `raise_exception`, or description of the failure.
+/// Returns the message of `raise_exception`, or a description of the failure.
 fn problem_of(err: &Error) -> String {
     match (err.kind(), err.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
@@ -305,12 +305,13 @@ fn without_generation_marks(source: &str) -> String {
     out
 }
 
-/// Python's `iterable` test: None is not iterable. minijinja treats it as an empty list.
+/// Implements Python's `iterable` test: None is not iterable. minijinja treats it as an empty list.
 fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
 
-/// Python's `sequence` test: everything with a length and an index, including strings and mappings.
+/// Implements Python's `sequence` test: everything with a length and an index, including strings
+/// and mappings.
 fn is_sequence(value: &Value) -> bool {
     is_iterable(value) && (value.len().is_some() || value.is_undefined())
 }

@@ -28,9 +28,9 @@ pub struct Tokenizer {
     special_ids: HashSet<u32>,
     /// Byte of each character in GPT-2's alphabet, if the decoder uses that alphabet.
     byte_of: Option<HashMap<char, u8>>,
-    /// The decoder replaces U+2581 by a space.
+    /// True if the decoder replaces U+2581 by a space.
     has_metaspace: bool,
-    /// The decoder replaces tokens such as `<0x0A>` by bytes.
+    /// True if the decoder replaces tokens such as `<0x0A>` by bytes.
     has_byte_fallback: bool,
 }
 
@@ -214,7 +214,8 @@ impl Tokenizer {
         self.encode(text, !begins)
     }
 
-    /// Also returns the start of each token in the text, in characters.
+    /// Tokenizes a raw prompt like [`Self::encode_prompt`]. Also returns the start of each token in
+    /// the text, in characters.
     pub fn encode_prompt_with_offsets(&self, text: &str) -> Result<(Vec<u32>, Vec<usize>), EncodeError> {
         let begins = self.starts_with_bos(text);
         let encoding = self
@@ -308,7 +309,7 @@ impl Tokenizer {
         self.eos_token_ids.contains(&token)
     }
 
-    /// Special tokens by name, such as `bos_token`, for chat templates.
+    /// Returns the special tokens by name, such as `bos_token`, for chat templates.
     pub fn named_tokens(&self) -> &BTreeMap<String, String> {
         &self.named_tokens
     }

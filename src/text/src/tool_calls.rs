@@ -113,8 +113,8 @@ pub(super) enum Piece {
     Call(CallPart),
 }
 
-/// Extracts the calls of one completion. Text is returned as soon as it is final, a call as soon as
-/// its name is complete and its arguments start. From there on it stays a call.
+/// Scanner for the calls of one completion. Text is returned as soon as it is final. A call is
+/// returned as soon as its name is complete and its arguments start; later text does not revoke it.
 #[derive(Debug, Clone)]
 pub(super) struct ToolCallScanner {
     format: Format,
@@ -159,8 +159,8 @@ impl Format {
         }
     }
 
-    /// Returns true if another call may follow without an opening marker. `closed`: a marker has
-    /// closed the last call.
+    /// Returns true if another call may follow without an opening marker. `closed` is true
+    /// if a marker has closed the last call.
     fn allows_unmarked_call(self, closed: bool) -> bool {
         match self {
             Self::Llama | Self::Mistral => true,
@@ -184,7 +184,7 @@ enum State {
     Rest(JsonScan),
     /// After a call. Markers and white space before the next call are dropped.
     Called {
-        /// A marker has closed the call.
+        /// True if a marker has closed the call.
         closed: bool,
     },
 }
@@ -194,14 +194,14 @@ enum State {
 enum Arguments {
     Json {
         scan: JsonScan,
-        /// The arguments are a member of an object.
+        /// True if the arguments are a member of an object.
         enclosed: bool,
     },
     Tags(TagArguments),
 }
 
 impl Arguments {
-    /// Arguments inside another object.
+    /// Creates arguments inside another object.
     fn enclosed() -> Self {
         Self::Json {
             scan: JsonScan::default(),
@@ -209,7 +209,7 @@ impl Arguments {
         }
     }
 
-    /// Arguments without an enclosing object.
+    /// Creates arguments without an enclosing object.
     fn bare() -> Self {
         Self::Json {
             scan: JsonScan::default(),

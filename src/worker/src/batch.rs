@@ -2,11 +2,11 @@
 //! row.
 //!
 //! A pass is submitted before the tokens of the previous pass are read, so that the device computes
-//! while this program handles them. Rows with a logits mask take part in the pass; only the mask
-//! depends on the previous token, so they are sampled after it is read. A row that decodes alone
-//! may have draft tokens: one pass then samples a token after each of them, and the tokens after
-//! the first rejected one are dropped. Each token equals the one that would be sampled without
-//! draft tokens and without other rows.
+//! while the engine thread processes them. Rows with a logits mask are part of the pass. Their
+//! masks depend on the previous tokens, so the engine samples these rows after it has read those
+//! tokens. A row that decodes alone may have draft tokens: one pass then samples a token after each
+//! of them, and the tokens after the first rejected one are dropped. Each token equals the one that
+//! would be sampled without draft tokens and without other rows.
 
 pub(crate) mod event;
 pub(crate) mod job;
@@ -58,7 +58,7 @@ struct UnsampledRows {
     pass_rows: usize,
 }
 
-/// A token that was read.
+/// Token that was read from the device, or the error of its row.
 #[derive(Debug)]
 pub(crate) struct StepToken {
     pub id: RequestId,
@@ -311,7 +311,7 @@ fn rows_at(logits: &Array, places: &[usize]) -> Result<Array> {
     take_axis(logits, crate::sampling::sampler::indices(places), 0)
 }
 
-/// Array of shape `[rows]`.
+/// Returns the tokens as an array of shape `[rows]`.
 fn token_list(tokens: &[u32]) -> Array {
     Array::from_slice(
         tokens,

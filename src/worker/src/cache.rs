@@ -52,8 +52,9 @@ use rooflet_base::units::Bytes;
 /// prompt with about this many tokens.
 const MIN_TOKENS: usize = 8;
 
-/// Minimum number of tokens that are worth waiting for, until files or another prompt are read. The
-/// pass that computes them reads all weights anyway, and can cover both prompts.
+/// Minimum number of prefix tokens for which a request waits until files are read or another prompt
+/// is prefilled. For fewer tokens, waiting saves nothing: the pass that computes them reads all
+/// weights anyway, and can cover both prompts.
 const MIN_AWAITED_TOKENS: usize = 16;
 
 /// Minimum distance of snapshots from one another and from the first token. Computing fewer tokens
@@ -136,8 +137,8 @@ impl PrefixCache {
         self.files_failed
     }
 
-    /// Number of tokens that two prompts must share so that the second waits until the first is
-    /// prefilled. `None` if the cache stores nothing.
+    /// Returns the number of tokens that two prompts must share so that the second waits until the
+    /// first is prefilled. `None` if the cache stores nothing.
     pub(crate) fn min_awaited_tokens(&self) -> Option<usize> {
         let least = match self.tree.resume_points() {
             ResumePoints::Anywhere => MIN_AWAITED_TOKENS,
@@ -146,18 +147,18 @@ impl PrefixCache {
         (self.capacity > Bytes::ZERO).then_some(least)
     }
 
-    /// Size in memory.
+    /// Returns the size in memory.
     pub(crate) fn bytes(&self) -> Bytes {
         Bytes(self.tree.bytes() + self.rows.bytes())
     }
 
-    /// Size of the files.
+    /// Returns the size of the files.
     pub(crate) fn file_bytes(&self) -> Bytes {
         Bytes(self.tree.file_bytes())
     }
 
     /// Returns the longest cached prefix of `prompt` in memory, without its last token, as a cache
-    /// like `empty`. `None` if no prefix is worth it.
+    /// like `empty`. `None` if no cached prefix has at least [`MIN_TOKENS`] tokens.
     pub(crate) fn find(&mut self, salt: &str, prompt: &[u32], empty: &KvCache) -> Result<Option<Prefix>> {
         let root = BlockKey::root(&self.model, salt);
         let blocks = self
@@ -178,8 +179,8 @@ impl PrefixCache {
 
     /// Removes and returns the cache of a finished request in which `prompt` can continue, with
     /// capacity for at most `most` tokens. The row must share at least as many tokens with the
-    /// prompt as the blocks hold or will hold, including `awaited` tokens. `None` if no row is
-    /// worth it.
+    /// prompt as the blocks hold or will hold, including `awaited` tokens. `None` if no row shares
+    /// enough tokens.
     pub(crate) fn take_row(
         &mut self,
         salt: &str,
@@ -272,7 +273,7 @@ impl PrefixCache {
             for run in self.tree.fragmented(root, &tokens[..end]) {
                 let ranges: Vec<_> = run.iter().map(|part| part.range.clone()).collect();
                 let blocks = cache.blocks(&ranges, false)?;
-                // No other block is evicted for it.
+                // Merging evicts no blocks, because it only saves later copies.
                 let bytes = self.tree.bytes() + blocks.iter().map(KvBlock::bytes).sum::<u64>();
                 if bytes <= limit {
                     self.rows.shrink(limit - bytes);
@@ -334,7 +335,8 @@ impl PrefixCache {
         }
     }
 
-    /// Number of these computed tokens that are stored at this stage, if any.
+    /// Returns the number of these computed tokens that are stored at this stage. `None` if nothing
+    /// is stored.
     fn storable_tokens(&self, root: BlockKey, tokens: &[u32], stage: StoreStage) -> Option<usize> {
         let computed = tokens.len();
         match (self.tree.resume_points(), stage) {
@@ -371,7 +373,7 @@ impl MemoryBlock for KvBlock {
     }
 }
 
-/// Implementation of [`PrefixCache::snapshot_points`]; `last` is the last permitted point.
+/// Implements [`PrefixCache::snapshot_points`]; `last` is the last permitted point.
 fn snapshot_points(from: usize, known: usize, last: usize) -> Vec<usize> {
     let regular = (from / SNAPSHOT_INTERVAL + 1..).map(|at| at * SNAPSHOT_INTERVAL);
     let mut wanted: Vec<usize> = regular.take_while(|at| *at < last).chain([known, last]).collect();
@@ -385,7 +387,7 @@ fn snapshot_points(from: usize, known: usize, last: usize) -> Vec<usize> {
     snapshot_points
 }
 
-/// The prompt without its last token, which is computed in any case.
+/// Returns the prompt without its last token, which is computed in any case.
 fn without_last_token(prompt: &[u32]) -> &[u32] {
     prompt.split_last().map_or(&[], |(_, first)| first)
 }

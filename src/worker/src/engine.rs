@@ -1,7 +1,7 @@
 //! Engine: one OS thread that owns every MLX object and makes every MLX call. Other threads submit
 //! jobs through a bounded queue and receive the events of each job on its own channel. A failed
-//! request ends alone. A panic, or a device that no longer computes, ends the thread and then the
-//! process, which the agent restarts.
+//! request does not affect other requests. A panic, or a device that no longer computes, ends the
+//! thread and then the process, which the agent restarts.
 
 pub(crate) mod allowance;
 mod chunk_limit;
@@ -86,7 +86,8 @@ pub(crate) struct EngineConfig {
     pub memory_limit: Option<Bytes>,
     /// Quantisation of KV caches. `None`: not quantised.
     pub kv: Option<KvQuantisation>,
-    /// Part of that memory for the prefix cache. `None`: the maximum size of the running requests.
+    /// Part of `memory_limit` for the prefix cache. `None`: the maximum size of the running
+    /// requests.
     pub prefix_cache_memory: Option<Bytes>,
     pub prefix_files: Option<PrefixFiles>,
     pub prompter: Arc<Prompter>,
@@ -117,7 +118,7 @@ enum Command {
     Run(Box<Job>),
     /// Wakes the thread, which checks for new work or the end.
     Wake,
-    /// Panics like a bug in native or in this code.
+    /// Makes the thread panic, as a bug would.
     #[cfg(test)]
     Panic,
 }
@@ -134,7 +135,7 @@ pub(crate) struct Completion {
 pub(crate) struct ReservedSlots(OwnedSemaphorePermit);
 
 impl ReservedSlots {
-    /// Number of slots, at least 1.
+    /// Returns the number of slots, at least 1.
     pub(crate) fn slots(&self) -> usize {
         self.0.num_permits()
     }

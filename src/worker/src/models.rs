@@ -1,6 +1,6 @@
 //! Models: one decoder whose blocks are configured by `config.json` (norms, projections, rotary
-//! scaling, windows, quantised or float matrices). The order of operations is mlx-lm's, so that
-//! logits are bit-identical on the same MLX library.
+//! scaling, windows, quantised or float matrices). The order of operations is that of mlx-lm, so
+//! that logits are bit-identical on the same MLX library.
 
 mod attend;
 mod attention;

@@ -50,8 +50,9 @@ const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// context.
 const DEFAULT_COMPLETION_TOKENS: usize = 16;
 
-/// Maximum number of reasoning tokens before an answer in a required format, unless the request sets
-/// a budget. At most half of the tokens of the answer, so that the formatted part follows.
+/// Maximum number of reasoning tokens before an answer in a required format, unless the request
+/// sets a budget. Reasoning also has at most half of the tokens of the answer, so that the other
+/// half remains for the formatted part.
 const MAX_FORMAT_REASONING_TOKENS: usize = 16_384;
 
 /// A request that the engine can run.

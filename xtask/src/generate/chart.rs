@@ -1,5 +1,5 @@
-//! Generated parts of the chart: the templates of the CustomResourceDefinitions, the table of values
-//! in its README, and the plain manifests without Helm.
+//! Generated parts of the chart: the templates of the CustomResourceDefinitions, the table of
+//! values in its README, and the plain manifests without Helm.
 
 use std::{fs, process::Command};
 

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use super::{mlx_c, wheels};
 use crate::console;
 
-/// Flags with which mlx-c declares its half-precision accessors, which it otherwise does only on
-/// ARM. The shims contain the headers that it then includes.
+/// Flags with which mlx-c declares its half-precision accessors. Without these flags, it declares
+/// them only on ARM. The shims contain the headers that mlx-c then includes.
 const CLANG_ARGS: &[&str] = &[
     "-D__ARM_FEATURE_FP16_SCALAR_ARITHMETIC",
     "-D__ARM_FEATURE_BF16",
@@ -27,8 +27,8 @@ pub(super) fn recipe() -> impl Iterator<Item = &'static str> {
 
 /// Writes `bindings.rs` to `prefix`.
 pub(super) fn generate(mlx_sys: &Path, shims: &Path, prefix: &Path) -> Result<()> {
-    // The wheel of libclang has no built-in headers, such as stddef.h. Those of the C++ compiler are
-    // used.
+    // The wheel of libclang has no built-in headers, such as stddef.h. libclang uses those of the
+    // C++ compiler instead.
     let builtin = console::output(Command::new(mlx_c::compiler()).arg("-print-file-name=include"))?;
     let target_dir = prefix.join("bindings-target");
     let mut tool = console::cargo();

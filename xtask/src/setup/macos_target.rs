@@ -111,7 +111,8 @@ fn write(path: &Path, text: Option<&str>) -> Result<bool> {
     Ok(true)
 }
 
-/// CMake keeps the target of the first build, so that a new one needs a new directory.
+/// Deletes the previous builds of MLX. CMake keeps the target of the first build in its directory,
+/// so a new target needs a new directory.
 fn delete_mlx() -> Result<()> {
     for profile in ["dev", "release"] {
         let mut clean = console::cargo();

@@ -16,8 +16,8 @@ use crate::console::{self, Progress};
 
 const FLAGS: &[&str] = &["-std=c++20", "-O2", "-fPIC", "-DNDEBUG", "-w"];
 
-/// Files that mlx-c requires and that exist only on a Mac; each contains its reason. The ARM headers
-/// are empty, because mlx-c uses no item of them.
+/// Files that mlx-c requires and that exist only on a Mac. Each file explains why it is required.
+/// The ARM headers are empty, because mlx-c uses no item of them.
 const SHIMS: &[(&str, &str)] = &[
     ("format.h", include_str!("../../shims/format.h")),
     ("half.h", include_str!("../../shims/half.h")),

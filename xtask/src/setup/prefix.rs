@@ -40,18 +40,19 @@ impl Prefix {
         &self.dir
     }
 
-    /// Returns true if the prefix is complete. It is renamed to its final name when it is.
+    /// Returns true if the prefix is complete. An incomplete prefix has another name.
     pub(super) fn is_ready(&self) -> bool {
         self.dir.is_dir()
     }
 
-    /// Builds the prefix with `build`. If several checkouts do so at the same time, only one builds.
+    /// Builds the prefix with `build`. If several checkouts call this at the same time, only one of
+    /// them builds.
     pub(super) fn build(&self, progress: &Progress, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let cache = self.dir.parent().expect("the prefix is in the cache directory");
         fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
         let _lock = lock(progress, &self.dir.with_added_extension("lock"))?;
         if self.is_ready() {
-            progress.print("another checkout has prepared it");
+            progress.print("another checkout has prepared the directory");
             return Ok(());
         }
         let partial = self.dir.with_added_extension("partial");
@@ -108,7 +109,7 @@ fn recipe_hash() -> u64 {
     fnv1a(parts.flat_map(|part| part.bytes().chain([0])))
 }
 
-/// FNV-1a hash. It is used for a directory name, not for security.
+/// Returns the FNV-1a hash. It is used for a directory name, not for security.
 fn fnv1a(bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,5 +1,5 @@
-//! Prerequisites of a build of rooflet. Every prerequisite is evaluated from the output of one shell
-//! line, so that tests can use recorded outputs, and all problems appear in one list.
+//! Prerequisites of a build of rooflet. Every prerequisite is evaluated from the output of one
+//! shell line, so that tests can use recorded outputs. All problems appear in one list.
 
 use std::{path::Path, process::Command};
 
@@ -175,7 +175,7 @@ fn first_line(found: Option<&str>) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// Numbers of a version, such as `[3, 31, 5]` of `3.31.5-rc1`.
+/// Returns the numbers of a version, such as `[3, 31, 5]` of `3.31.5-rc1`.
 pub(super) fn numbers(version: &str) -> Vec<u32> {
     let word = version.split_whitespace().next().unwrap_or_default();
     let number = |part: &str| {
@@ -281,8 +281,8 @@ mod tests {
         ("disk space", DF),
     ];
 
-    /// Findings of a Mac whose outputs are those of `READY`, except for `changes`. `None`: the line
-    /// failed.
+    /// Returns the findings of a Mac whose outputs are those of `READY`, except for `changes`. The
+    /// output `None` stands for a failed shell line.
     fn findings(changes: &[(&str, Option<&str>)]) -> Vec<(&'static str, Finding)> {
         evaluate_all(MACOS_BUILD, |shell_line| {
             let of = |prerequisite: &&Prerequisite| prerequisite.shell_line == shell_line;

@@ -1,5 +1,5 @@
-//! Relative links of Markdown pages: the file and the heading must exist. Paths in the glossary must
-//! exist, too.
+//! Relative links of Markdown pages: the file and the heading must exist. Paths in the glossary
+//! must exist, too.
 
 use std::fs;
 use std::io;

@@ -110,7 +110,8 @@ fn camel_case_literals(file: &Source) -> BTreeSet<String> {
     words.map(str::to_owned).collect()
 }
 
-/// At least one lower-case letter follows each upper-case letter.
+/// Returns true if the word starts with an upper-case letter and a lower-case letter follows each
+/// upper-case letter.
 fn is_camel_case(word: &str) -> bool {
     let is_start = word.starts_with(|c: char| c.is_ascii_uppercase());
     let mut pairs = word.chars().zip(word.chars().skip(1).chain([' ']));

@@ -90,10 +90,14 @@ mod tests {
             (company.ran_alone(&a, 10), company.ran_alone(&b, 10))
         };
         assert_eq!(update(counts(1, 0), counts(0, 0)), (true, true));
-        assert_eq!(update(counts(1, 20), counts(0, 0)), (true, true), "b rests");
+        assert_eq!(update(counts(1, 20), counts(0, 0)), (true, true), "b is idle");
         // Both run: one of a's requests has not finished yet, and ten more have to follow.
         assert_eq!(update(counts(1, 21), counts(2, 0)), (false, false));
-        assert_eq!(update(counts(0, 22), counts(0, 2)), (false, false), "until then");
+        assert_eq!(
+            update(counts(0, 22), counts(0, 2)),
+            (false, false),
+            "the concurrent requests have not completed"
+        );
         assert_eq!(update(counts(1, 31), counts(0, 2)), (false, false));
         assert_eq!(update(counts(1, 32), counts(0, 2)), (true, false));
         // Both answered between two updates.
@@ -101,6 +105,6 @@ mod tests {
         // A new process replaced a.
         assert_eq!(update(counts(0, 0), counts(0, 3)), (true, false));
         company.update(&BTreeMap::new());
-        assert!(company.ran_alone(&b, 10), "gone");
+        assert!(company.ran_alone(&b, 10), "the worker was removed");
     }
 }

@@ -160,7 +160,7 @@ impl Directory {
         true
     }
 
-    /// Sorted names of the manifest files.
+    /// Returns the sorted names of the manifest files.
     fn file_names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in self.path.read_dir_utf8()? {

@@ -219,26 +219,26 @@ impl Pulls {
         });
     }
 
-    /// Forgets a downloaded model, unless its download has yet to report completion.
+    /// Removes the state of a downloaded model, unless its download has yet to report completion.
     pub(crate) fn forget(&mut self, model: &HubModel) {
         if self.pulls.get(model).is_some_and(|state| !state.is_under_way()) {
             self.pulls.remove(model);
         }
     }
 
-    /// Stops and forgets downloads of models that are not in `wanted`.
+    /// Stops and removes downloads of models that are not in `wanted`.
     pub(crate) fn retain(&mut self, wanted: &BTreeSet<HubModel>) {
         self.pulls.retain(|model, _| wanted.contains(model));
     }
 
-    /// Interval after which progress is read again although nothing has changed. `None` without a
-    /// running download.
+    /// Returns the interval after which progress is read again although nothing has changed. `None`
+    /// without a running download.
     pub(crate) fn requeue_after(&self) -> Option<Duration> {
         let mut all = self.pulls.values();
         all.any(PullState::is_under_way).then_some(PROGRESS_PERIOD)
     }
 
-    /// Median speed of the last downloads. `None` without downloads.
+    /// Returns the median speed of the last downloads. `None` without downloads.
     pub(crate) fn speed(&self) -> Option<DownloadSpeed> {
         let speeds = lock(&self.speeds);
         Some(DownloadSpeed {

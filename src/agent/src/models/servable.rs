@@ -60,8 +60,8 @@ impl ServableModel {
         }
     }
 
-    /// Context length to reserve, in tokens: the requested length, otherwise the model's maximum,
-    /// limited by the default.
+    /// Returns the context length to reserve, in tokens: the requested length, otherwise the
+    /// model's maximum, limited by the default.
     pub fn context_tokens(&self, requested: Option<u32>) -> u32 {
         requested.unwrap_or_else(|| self.max_context_tokens.min(DEFAULT_CONTEXT_TOKENS))
     }
@@ -73,7 +73,7 @@ pub struct ModelProblem {
     pub reason: &'static str,
     /// Message that names the file and the remedy.
     pub message: String,
-    /// True if the problem can resolve itself, so that nobody has to act yet.
+    /// True if the problem can resolve itself, so that no user has to act yet.
     pub is_transient: bool,
 }
 

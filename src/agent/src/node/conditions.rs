@@ -18,7 +18,7 @@ use rooflet_roofline::chip::{self, MatrixUnits};
 /// Disk pressure begins below this share of free space, in percent.
 const LOW_PERCENT: u64 = 5;
 
-/// A user counts as present for this time after the last input.
+/// Time after the last input for which a user counts as present.
 pub(crate) const PRESENT_WITHIN: Duration = Duration::from_secs(5 * 60);
 
 /// Type, status, reason and message of one condition.

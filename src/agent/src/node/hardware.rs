@@ -9,8 +9,8 @@ use rooflet_base::units::Bytes;
 use rooflet_roofline::predict::Hardware;
 use rooflet_roofline::published;
 
-/// Hardware from which the speed of models on this node is predicted, or `None` if it is unknown.
-/// The result is the same as for readers of the node's status at time `now`.
+/// Returns the hardware from which the speed of models on this node is predicted, or `None` if it
+/// is unknown. The result is the same as for readers of the node's status at time `now`.
 pub(crate) fn node_hardware(
     chip: &Chip,
     memory: Bytes,

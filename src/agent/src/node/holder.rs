@@ -99,8 +99,8 @@ mod tests {
         }
     }
 
-    /// Result for the agent on machine M1 with directory /a and a Lease that was renewed
-    /// `seconds_ago`.
+    /// Returns the result for the agent on machine M1 with directory /a and a Lease that was
+    /// renewed `seconds_ago`.
     fn result(held_by: &str, seconds_ago: i64) -> String {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let lease = LeaseSpec {

@@ -161,7 +161,7 @@ pub(crate) async fn lease_of(client: &Client, node: &str) -> Result<Option<Lease
     Ok(leases.get_opt(&lease_name(node)).await?)
 }
 
-/// Owner reference that deletes the Lease together with its node.
+/// Returns the owner reference that deletes the Lease together with its node.
 fn owner(node: &FleetNode) -> Option<OwnerReference> {
     node.owner_ref(&())
 }

@@ -56,18 +56,18 @@ impl Pressure {
     }
 }
 
-/// Memory that admission never assigns.
+/// Returns the memory that admission never assigns.
 pub fn margin(total: Bytes) -> Bytes {
     percent(total, LOW)
 }
 
-/// Memory beyond [`margin`] that must stay free when a replica restarts that was stopped for memory
-/// pressure.
+/// Returns the memory beyond [`margin`] that must stay free when a replica restarts that was
+/// stopped for memory pressure.
 pub fn restart_headroom(total: Bytes) -> Bytes {
     percent(total, RECOVERED - LOW)
 }
 
-/// Memory that must become available for pressure to end.
+/// Returns the memory that must become available for pressure to end.
 pub fn shortfall(memory: &Memory) -> Bytes {
     percent(memory.total, RECOVERED) - memory.obtainable()
 }
@@ -174,13 +174,13 @@ impl MemoryWatch {
         }
     }
 
-    /// Time for which memory must be sufficient until pressure ends.
+    /// Returns the time for which memory must be sufficient until pressure ends.
     fn recovery_time(&self) -> Duration {
         let doublings = self.stops.saturating_sub(1).min(MAX_RECOVERY_FACTOR.ilog2());
         RECOVERY_TIME * (1 << doublings)
     }
 
-    /// Time after which the level can change although the memory does not.
+    /// Returns the time after which the level can change although the memory does not.
     pub fn requeue_after(&self, now: Instant) -> Option<Duration> {
         let low = self.low_since.filter(|_| !self.level.requires_stop());
         let warned = self.warned_since.filter(|_| self.level == Pressure::None);
@@ -198,7 +198,7 @@ impl MemoryWatch {
     }
 }
 
-/// Updates since when something holds. Returns the time for which it has held.
+/// Updates the time since which a state holds. Returns the duration of the state.
 fn lasts(since: &mut Option<Instant>, holds: bool, now: Instant) -> Duration {
     if !holds {
         *since = None;
@@ -299,8 +299,8 @@ mod tests {
         assert_eq!(look(24, Some(MemoryLevel::Normal)), Pressure::Recovering);
     }
 
-    /// A Mac with 16 GB of which models wire 10: half of the rest is compressed, hence the warning,
-    /// and now and then a few pages go to swap.
+    /// The Mac has 16 GB, of which models wire 10 GB. Half of the rest is compressed, which causes
+    /// the warning, and the system occasionally swaps a few pages.
     #[test]
     fn an_hour_of_warning_with_short_swapping_stops_nothing() {
         let start = Clock::System.instant();

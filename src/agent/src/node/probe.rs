@@ -55,7 +55,7 @@ pub struct ProbeState {
 }
 
 impl ProbeState {
-    /// State of a simulated machine.
+    /// Returns the state of a simulated machine.
     pub fn simulated() -> Self {
         Self {
             step: ProbeStep::Simulated,
@@ -92,7 +92,7 @@ impl ProbeResult {
         self.report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
-    /// Remaining time until the measurement expires.
+    /// Returns the remaining time until the measurement expires.
     pub(crate) fn remaining_validity(&self, now: Timestamp) -> Duration {
         PROBE_FRESH_FOR.saturating_sub(since(now, self.measured_at()))
     }
@@ -356,7 +356,7 @@ impl Prober {
             "measured the node's memory bandwidth"
         );
         if PowerState::of(self.host.power()) != self.conditions.power {
-            info!("the power supply changed during the measurement: it is repeated");
+            info!("power supply changed during the measurement; repeating the measurement");
             return Ok(None);
         }
         self.store(&report, duration);

@@ -31,7 +31,8 @@ impl QuietHours {
         })
     }
 
-    /// Time until the next start or end of a period. `None` if no period starts or ends.
+    /// Returns the time until the next start or end of a period. `None` if no period starts or
+    /// ends.
     pub fn change_after(&self, time: Time) -> Option<Duration> {
         let until = |moment: Time| match moment > time {
             true => moment.duration_since(time).unsigned_abs(),

@@ -161,7 +161,7 @@ impl NodeReporter {
         Ok(())
     }
 
-    /// Wired memory that was not freed after the last worker exited.
+    /// Returns the wired memory that was not freed after the last worker exited.
     fn leaked(&self) -> Option<Bytes> {
         let idle = self.reports_rx.latest().idle;
         let (wired, gpu) = (self.host.wired()?, self.host.gpu_memory());

@@ -72,7 +72,8 @@ impl WiredMemory {
         }
     }
 
-    /// State to store for the next agent process. `None` if no worker memory is outstanding.
+    /// Returns the state to store for the next agent process. `None` if no worker memory is
+    /// outstanding.
     pub(crate) fn to_stored(&self, boot_id: &str) -> Option<StoredWiredMemory> {
         self.served.then_some(StoredWiredMemory {
             boot_id: boot_id.to_owned(),

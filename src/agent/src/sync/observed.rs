@@ -24,7 +24,8 @@ pub struct Observed {
     pub calibrations: Vec<Calibration>,
     /// Quarantined models by fingerprint, with the message for their conditions.
     pub quarantined: BTreeMap<u64, String>,
-    /// Fingerprints of models that do not start yet, because a panic report about them may come.
+    /// Fingerprints of models that do not start yet, because a panic report about them may still be
+    /// written.
     pub held_back: BTreeSet<u64>,
     /// Recent kernel panics of the watchdog while models ran.
     pub watchdog_panics: u32,
@@ -42,7 +43,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Disk space that replicas with a process have reserved.
+    /// Returns the disk space that replicas with a process have reserved.
     pub(super) fn reserved_disk(&self) -> Bytes {
         let running = self
             .replicas

@@ -196,7 +196,7 @@ impl Planner<'_> {
             return refuse(RefusalKind::Permanent, "Quarantined", message.clone());
         }
         if self.observed.held_back.contains(&facts.fingerprint) && !replica.terms.overridden {
-            let message = "was running when the machine went down: starts within a minute, unless the report of a kernel panic \
+            let message = "the model was running when the machine went down: it starts within a minute, unless the report of a kernel panic \
                 names the GPU's drivers"
                 .to_owned();
             return refuse(RefusalKind::Temporary, "CheckingForPanic", message);
@@ -388,7 +388,7 @@ impl Planner<'_> {
     }
 }
 
-/// Context length and concurrency that a replica reserves.
+/// Returns the context length and concurrency that a replica reserves.
 pub fn demand(replica: &DesiredReplica, facts: &ServableModel) -> Demand {
     Demand {
         context_tokens: facts.context_tokens(replica.spec.context_tokens),

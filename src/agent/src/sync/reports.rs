@@ -158,7 +158,7 @@ impl SyncLoop {
         }
     }
 
-    /// Removes the state of replicas that are gone.
+    /// Removes the state of replicas that no longer exist.
     fn prune(&mut self, desired: &Desired, displaced: &BTreeMap<ReplicaKey, Report>) {
         self.last_statuses.retain(|(key, uid), _| {
             let wanted = desired.replicas.get(key).map(|wanted| &wanted.replica);
@@ -231,8 +231,8 @@ impl SyncLoop {
         reports
     }
 
-    /// Object that shows this replica at the API server: its own object, or the mirror of a
-    /// manifest.
+    /// Returns the object that shows this replica at the API server: its own object, or the mirror
+    /// of a manifest.
     pub(super) fn object(&self, key: &ReplicaKey, replica: &DesiredReplica) -> Option<Arc<ModelReplica>> {
         let object = self.sources.api.as_ref()?.get(Some(&key.namespace), &key.name)?;
         let is_it = match replica.origin {
@@ -242,7 +242,7 @@ impl SyncLoop {
         is_it.then_some(object)
     }
 
-    /// Last status of a replica, with the current conditions of other writers.
+    /// Returns the last status of a replica, with the current conditions of other writers.
     fn previous(
         &self,
         key: &ReplicaKey,

@@ -425,7 +425,8 @@ fn keep_volatile_message(next: &mut ConditionValue, previous: &[Condition], kind
     }
 }
 
-/// See [`keep_volatile_message`].
+/// Returns whether the previous status already reports `MemoryInUse`, so that its figures are kept;
+/// see [`keep_volatile_message`].
 fn is_still_in_use(refusal: &Refusal, previous: &ModelReplicaStatus) -> bool {
     refusal.reason == MEMORY_IN_USE
         && previous.admission.is_some()

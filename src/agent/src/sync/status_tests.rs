@@ -119,8 +119,8 @@ impl ReplicaHistory {
         }
     }
 
-    /// `expect`: the phase; `+` for each true condition, `-` for false, `?` for unknown, in list
-    /// order; then the events.
+    /// Applies a step and checks the status. `expect`: the phase; `+` for each true condition, `-`
+    /// for false, `?` for unknown, in list order; then the events.
     #[track_caller]
     fn check(&mut self, step: &Step, progress: Option<Progress>, expect: &str) {
         self.second += 1;

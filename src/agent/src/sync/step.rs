@@ -43,8 +43,8 @@ pub const ANSWER_GRACE: Duration = Duration::from_secs(300);
 const LONGEST_ANSWER: Duration = Duration::from_secs(3600);
 
 impl Start {
-    /// Duration of the longest possible answer: the whole context at the slow end (p10) of the
-    /// prediction, at full concurrency.
+    /// Returns the duration of the longest possible answer: the whole context at the slow end (p10)
+    /// of the prediction, at full concurrency.
     pub fn longest_answer(&self) -> Duration {
         let speed = self.admission.speed.as_ref();
         longest_answer(
@@ -65,7 +65,7 @@ pub(super) fn longest_answer(context_tokens: u32, tokens_per_second: Option<f64>
 /// Cause of stopping a running worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
-    /// The object is being deleted, or the manifest is gone.
+    /// The object is being deleted, or the manifest was removed.
     Deleted,
     /// Another object has the same name, or the manifest has changed.
     Replaced,

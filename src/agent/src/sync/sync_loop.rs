@@ -94,7 +94,8 @@ pub(crate) struct SyncLoop {
     pub absence: Option<Absence>,
 }
 
-/// Running replicas with the share of the chip's time that is reserved for their objectives.
+/// Returns the running replicas with the share of the chip's time that is reserved for their
+/// objectives.
 fn reserved_shares(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f64>> {
     let running = plan.running_admission.iter().map(|(key, status)| {
         let wanted = desired.replicas.get(key);
@@ -192,7 +193,7 @@ impl SyncLoop {
         }
     }
 
-    /// Wired memory that was not freed after the last worker exited.
+    /// Returns the wired memory that was not freed after the last worker exited.
     fn leaked(&self) -> Option<Bytes> {
         let (wired, gpu) = (self.host.wired()?, self.host.gpu_memory());
         self.wired
@@ -280,8 +281,8 @@ impl SyncLoop {
         (Desired { replicas, stopping }, displaced)
     }
 
-    /// Running replicas of the API server that it does not list. A deleted replica is listed until
-    /// its worker has exited, so these replicas were lost or removed by force.
+    /// Returns the running replicas of the API server that it does not list. A deleted replica is
+    /// listed until its worker has exited, so these replicas were lost or removed by force.
     fn absent(
         &self,
         listed: &BTreeMap<ReplicaKey, DesiredReplica>,
@@ -299,7 +300,8 @@ impl SyncLoop {
             .collect()
     }
 
-    /// Directories of all desired models, including models whose state is currently unknown.
+    /// Returns the directories of all desired models, including models whose state is currently
+    /// unknown.
     fn used(&self, desired: &Desired) -> BTreeSet<Utf8PathBuf> {
         let wanted = desired.replicas.values();
         let path = |ResolvedReplica { replica, model }: &ResolvedReplica| match model {

@@ -188,7 +188,7 @@ impl Fixture {
         self.manifests_tx.send_replace(Arc::new(set));
     }
 
-    /// `name=Phase/reason of Ready/restarts`.
+    /// Returns the reported replicas as `name=Phase/reason of Ready/restarts`.
     fn shown(&self) -> String {
         let reports = self.reports_rx.latest();
         let all: Vec<_> = reports

@@ -8,13 +8,14 @@ const LONGEST_DELAY: Duration = Duration::from_secs(5 * 60);
 /// A worker that was ready for this time resets the failure count.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10 * 60);
 
-/// Delay before the next start after `failures` consecutive failures.
+/// Returns the delay before the next start after `failures` consecutive failures.
 pub(crate) fn delay_after(failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(31);
     FIRST_DELAY.saturating_mul(1 << doublings).min(LONGEST_DELAY)
 }
 
-/// Number of consecutive failures after a failure of a worker that was ready for `ready_for`.
+/// Returns the number of consecutive failures after a failure of a worker that was ready for
+/// `ready_for`.
 pub(crate) fn count_failure(failures: u32, ready_for: Option<Duration>) -> u32 {
     if ready_for.is_some_and(|time| time >= HEALTHY_AFTER) {
         1

@@ -71,8 +71,8 @@ pub(crate) struct CrashWatch {
 }
 
 impl CrashWatch {
-    /// Loads the stored state and searches once. Call it before the workers are adopted: their
-    /// records say which models ran.
+    /// Loads the stored state and searches once. Must be called before the workers are adopted,
+    /// because adoption changes the records of the models that ran.
     pub(crate) fn load(
         state: Arc<StateDir>,
         host: Host,
@@ -116,12 +116,13 @@ impl CrashWatch {
         }
     }
 
-    /// Models by fingerprint that must not start, with a message.
+    /// Returns the models by fingerprint that must not start, with a message.
     pub(crate) fn quarantined(&self) -> BTreeMap<u64, String> {
         self.quarantine.applies(&self.engine, &self.os_build)
     }
 
-    /// Fingerprints of models that do not start yet, because a report about them may still come.
+    /// Returns the fingerprints of models that do not start yet, because a panic report about them
+    /// may still be written.
     pub(crate) fn held_back(&self, now: Timestamp) -> BTreeSet<u64> {
         let is_held = self.host.reports_panics()
             && !self.found
@@ -130,7 +131,7 @@ impl CrashWatch {
         ran.map(|model| model.fingerprint).collect()
     }
 
-    /// Number of recent watchdog panics while models ran.
+    /// Returns the number of recent watchdog panics while models ran.
     pub(crate) fn watchdog_panics(&self, now: Timestamp) -> u32 {
         let recent = self
             .crashes
@@ -142,7 +143,8 @@ impl CrashWatch {
 
     fn search(&mut self, now: Timestamp) {
         let started = self.crashes.ran.iter().map(|model| model.started).min();
-        // Also without models: unreadable reports are logged before they are needed.
+        // The search runs without models too, so that unreadable reports are logged before they are
+        // needed.
         let PanicReports { read, unreadable } = self.host.panics(started.unwrap_or(now));
         if let Some(err) = unreadable {
             warn!(
@@ -185,12 +187,12 @@ pub(crate) fn reduced(allocatable: Bytes, watchdog_panics: u32) -> Bytes {
     Bytes(allocatable.0 / 100 * percent)
 }
 
-/// Reduction of the allocatable memory, in percent.
+/// Returns the reduction of the allocatable memory, in percent.
 pub(crate) fn reduction_percent(watchdog_panics: u32) -> u64 {
     (u64::from(watchdog_panics) * REDUCTION).min(MAX_REDUCTION)
 }
 
-/// Models whose workers were running when the records were written.
+/// Returns the models whose workers were running when the records were written.
 fn ran(records: &[Record], engine: &str) -> Vec<RanModel> {
     let workers = records.iter().filter_map(|record| record.worker.as_ref());
     workers.map(|worker| RanModel::of(worker, engine)).collect()
@@ -230,7 +232,7 @@ mod tests {
     }
 
     impl Machine {
-        /// A machine that serves one model.
+        /// Creates a machine that serves one model.
         fn serving() -> Self {
             let directory = TempDir::new();
             let state = Arc::new(StateDir::open(&directory.path().join("state")).unwrap());
@@ -291,7 +293,7 @@ mod tests {
         let mut watch = machine.start_agent("2026-04-01T11:01:30Z");
         assert_eq!(watch.held_back(at("2026-04-01T11:01:59Z")), [7].into());
         assert!(watch.held_back(at("2026-04-01T11:02:00Z")).is_empty());
-        // A report that comes after nine minutes still counts.
+        // A report that is found after nine minutes still counts.
         machine.report(PanicCause::GpuDriver);
         watch.observe(at("2026-04-01T11:11:00Z"));
         assert!(watch.quarantined().contains_key(&7));

@@ -51,7 +51,7 @@ impl MonitorState {
         self.status.as_ref().map(|status| status.phase)
     }
 
-    /// Memory that the worker has allocated.
+    /// Returns the memory that the worker has allocated.
     pub(crate) fn resident(&self) -> Bytes {
         let memory = self.status.as_ref().map(|status| status.memory);
         memory.map_or(Bytes::ZERO, |memory| {

@@ -1,6 +1,6 @@
 //! Shares of the chip's time while replicas with objectives have requests. Without a limit, the
-//! engine of a best-effort replica takes half of the time, whatever share is reserved for the
-//! objectives.
+//! engine of a best-effort replica uses half of the time, regardless of the share that is reserved
+//! for the objectives.
 //!
 //! Monitors send each worker its share. The worker's engine thread pauses between its steps.
 
@@ -85,7 +85,7 @@ impl Pacing {
         }
     }
 
-    /// Share of the chip's time that the replica's worker may use now.
+    /// Returns the share of the chip's time that the replica's worker may use now.
     pub(crate) fn share(&self, key: &ReplicaKey) -> f64 {
         let now = self.clock.instant();
         let members = self.lock();
@@ -105,9 +105,9 @@ impl Pacing {
     }
 }
 
-/// Share of each best-effort replica beside the busy replicas: an equal part of the unreserved
-/// share, but at least [`BEST_EFFORT_SHARE`], which admission keeps free. `None` if no busy replica
-/// has objectives.
+/// Returns the share of each best-effort replica beside the busy replicas: an equal part of the
+/// unreserved share, but at least [`BEST_EFFORT_SHARE`], which admission keeps free. `None` if no
+/// busy replica has objectives.
 fn best_effort_share(busy: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     let (mut reserved, mut best_effort) = (None, 0_u32);
     for share in busy {

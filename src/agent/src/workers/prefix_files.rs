@@ -42,9 +42,9 @@ pub struct PrefixFiles {
     pub limit: Bytes,
 }
 
-/// Maximum size of a worker's prefixes, given the unreserved disk space. `None` if the worker
-/// stores none. An explicit limit is not reduced: admission has reserved it, and a worker stops
-/// writing when the disk is nearly full.
+/// Returns the maximum size of a worker's prefixes, given the unreserved disk space. `None` if the
+/// worker stores none. An explicit limit is not reduced: admission has reserved it, and a worker
+/// stops writing when the disk is nearly full.
 pub(crate) fn budget(spec: Option<&KvCacheSpec>, unreserved: Bytes) -> Option<Bytes> {
     let bytes = match spec.and_then(KvCacheSpec::disk_bytes) {
         Some(explicit) => explicit,
@@ -80,7 +80,7 @@ pub(crate) fn prepare(dir: &Utf8Path) -> io::Result<()> {
     lock.map(drop)
 }
 
-/// Total size of the files below a directory.
+/// Returns the total size of the files below a directory.
 pub(crate) fn stored_bytes(dir: &Utf8Path) -> Bytes {
     let entries = dir.read_dir_utf8().into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {
@@ -123,7 +123,8 @@ pub(crate) fn remove_unused(root: &Utf8Path, used: &BTreeSet<&Utf8Path>, now: Ti
     }
 }
 
-/// Time of the last worker start that used a directory. A starting worker truncates the lock file.
+/// Returns the time at which a worker that uses the directory last started. A starting worker
+/// truncates the lock file.
 fn last_used(dir: &Utf8Path) -> Option<Timestamp> {
     let metadata = fs::metadata(dir.join(LOCK)).or_else(|_| fs::metadata(dir));
     Timestamp::try_from(metadata.ok()?.modified().ok()?).ok()

@@ -25,7 +25,8 @@ pub(crate) struct RanModel {
 }
 
 impl RanModel {
-    /// `engine` applies to records of older agents, which have none.
+    /// Returns the model of a worker's record. `engine` applies to records of older agents, which
+    /// have none.
     pub(crate) fn of(worker: &WorkerRecord, engine: &str) -> Self {
         Self {
             fingerprint: worker.fingerprint,
@@ -83,8 +84,8 @@ impl Quarantine {
         self.0.len() > before
     }
 
-    /// Models by fingerprint that must not start with this engine and operating system, with a
-    /// message.
+    /// Returns the models by fingerprint that must not start with this engine and operating system,
+    /// with a message.
     pub(crate) fn applies(&self, engine: &str, os_build: &str) -> BTreeMap<u64, String> {
         let applies = |suspect: &&Suspect| suspect.engine == engine && suspect.os_build == os_build;
         let entry = |suspect: &Suspect| {

@@ -188,7 +188,7 @@ impl Slot {
         }
     }
 
-    /// Last observed state of the worker. Empty without a worker.
+    /// Returns the last observed state of the worker. Empty without a worker.
     fn monitored(&self) -> MonitorState {
         let worker = self.worker.as_ref();
         worker.map_or_else(MonitorState::default, |worker| worker.monitor_rx.latest())

@@ -103,8 +103,8 @@ impl JsonSchema for CountOrPercent {
         true
     }
 
-    /// The pattern applies to texts and the bounds to numbers, as in Kubernetes' own int-or-string
-    /// fields.
+    /// Returns the schema. The pattern applies to texts and the bounds to numbers, as in
+    /// Kubernetes' own int-or-string fields.
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "x-kubernetes-int-or-string": true,

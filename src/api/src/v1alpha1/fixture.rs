@@ -40,5 +40,5 @@ impl ModelRevision {
 
 fn merged<T: DeserializeOwned>(mut least: Value, spec: Value) -> T {
     json_patch::merge(&mut least, &spec);
-    serde_json::from_value(least).expect("a spec")
+    serde_json::from_value(least).expect("the patched spec is valid")
 }

@@ -174,7 +174,9 @@ pub struct FleetNodeStatus {
     /// Number of replicas on the node.
     pub replicas: i32,
     /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent,
-    /// QuietHours, ProbeFresh, Drained. Some conditions act as taints: see docs/node-conditions.md.
+    /// QuietHours, LowPowerMode, MemoryReduced, MatrixUnitsUnused, WiredMemoryLeaked,
+    /// RebootRequired, ProbeFresh, VersionSkew, Drained. Some conditions act as taints: see
+    /// docs/node-conditions.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -18,8 +18,8 @@ use rooflet_base::units::Bytes;
 /// Default of `serving.maxConcurrency`: streams that a replica serves at the same time.
 pub const DEFAULT_MAX_CONCURRENCY: u32 = 4;
 
-/// Default number of queued requests per concurrent stream. The last request in the queue waits for
-/// about as many answers, which is as long as clients usually wait.
+/// Default number of queued requests per concurrent stream. The last request in a full queue waits
+/// for about eight consecutive answers, about as long as clients usually wait.
 pub const DEFAULT_QUEUED_PER_STREAM: u32 = 8;
 /// Maximum default of `serving.contextTokens`, in tokens.
 pub const DEFAULT_CONTEXT_TOKENS: u32 = 32_768;
@@ -59,7 +59,7 @@ impl ModelSpec {
         })
     }
 
-    /// Inverse of [`ModelSpec::text`].
+    /// Parses the result of [`ModelSpec::text`].
     pub fn of_text(text: &str) -> Self {
         let (source, revision) = match text.split_once('@') {
             Some((source, revision)) if text.starts_with(HUB_SCHEME) => (source, Some(revision.to_owned())),
@@ -100,8 +100,8 @@ pub enum ModelSource {
 }
 
 impl ModelSource {
-    /// Name under which FleetNodes list the model. `None` for files that only the node's agent can
-    /// read.
+    /// Returns the name under which FleetNodes list the model, or `None` for files that only the
+    /// node's agent can read.
     pub fn listed_as(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Local(name) => Some(name.into()),
@@ -345,7 +345,7 @@ pub struct PlacementSpec {
     /// defines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<TopologySpread>,
-    /// True if replicas of the deployment avoid sharing nodes. Default: Preferred; Ignored with
+    /// Whether replicas of the deployment avoid sharing a node. Default: Preferred; Ignored with
     /// strategy BinPack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anti_affinity: Option<AntiAffinity>,

@@ -149,9 +149,9 @@ pub struct ModelDeploymentStatus {
     /// Last start of a replica: an estimate for the next start, also from zero replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_start: Option<LastStart>,
-    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet, Degraded.
-    /// With `autoscaling` also AbleToScale, ScalingActive, ScalingLimited. NameShared if an older
-    /// deployment has the same served name.
+    /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet,
+    /// PredictionAccurate, Degraded. With `autoscaling` also AbleToScale, ScalingActive,
+    /// ScalingLimited. NameShared if an older deployment has the same served name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

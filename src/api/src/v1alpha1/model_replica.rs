@@ -199,7 +199,8 @@ pub struct ModelReplicaStatus {
     /// Last exit of the worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_termination: Option<Termination>,
-    /// Scheduled, Admitted, ArtifactsReady, Loaded, Ready.
+    /// Scheduled, Admitted, ArtifactsReady, Loaded, Ready. DisruptionTarget if the replica must
+    /// leave its node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

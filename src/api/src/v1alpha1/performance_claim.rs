@@ -251,7 +251,7 @@ pub struct ClaimedConditions {
     /// True if speculative decoding was used: one pass may generate several tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<bool>,
-    /// True if the prefix cache was empty (`cold`) or held the prompt (`warm`).
+    /// State of the prefix cache: empty (`cold`) or with the prompt in it (`warm`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<CacheState>,
     /// Time span of the measurement.
@@ -488,7 +488,7 @@ impl ClaimVerdict {
         }
     }
 
-    /// True if the verdict is a finding.
+    /// Returns true if the verdict is a finding.
     pub const fn is_flag(self) -> bool {
         match self {
             Self::ExceedsRoofline
@@ -565,7 +565,7 @@ pub struct PerformanceClaimStatus {
     /// Verdicts on all figures, statements and facts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<ClaimCheck>,
-    /// Judged (the check has completed) and Plausible (no findings).
+    /// Ready (the check has completed) and Plausible (no findings).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

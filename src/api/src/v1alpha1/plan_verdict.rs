@@ -202,8 +202,8 @@ pub struct PlanClass {
     /// First exhausted resource of these nodes as the demand grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<String>,
-    /// Multiple of the demand, distributed as in the placement, at which it is exhausted. Unset if
-    /// these nodes serve nothing.
+    /// Multiple of the demand, distributed as in the placement, at which `binding` is exhausted.
+    /// Unset if these nodes serve nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaks_at: Option<f64>,
 }
@@ -257,7 +257,8 @@ pub struct PlanNodeLoss {
     /// Multiple of the demand that the remaining nodes satisfy. Set only if it is below 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub demand_factor: Option<f64>,
-    /// Models whose only replica runs on such a node. They are unavailable until it has moved.
+    /// Models whose only replica runs on such a node. They are unavailable until that
+    /// replica has moved.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interrupted: Vec<String>,
 }

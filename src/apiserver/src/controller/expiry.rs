@@ -25,7 +25,7 @@ use rooflet_store::{ListOptions, Record};
 /// Retention of events, as in kube-apiserver.
 const EVENT_LIFETIME: Duration = Duration::from_secs(3600);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// Returns true if an object has expired at this time.
+/// Predicate that is true if an object has expired at this time.
 type IsExpired = fn(&Value, Timestamp) -> bool;
 
 /// Kinds with expiration, and their condition.

@@ -121,8 +121,8 @@ impl GarbageCollector {
                     let waiting = self.dependents(record.json());
                     let next =
                         waiting.filter(|(_, dependent)| dependent.blocks && !dependent.is_being_deleted);
-                    // Dependents decide for themselves. Those that were decided in this round do
-                    // not change.
+                    // A dependent's own decision applies. If the dependent is dirty, too, this is
+                    // the same decision a second time, which `dedup_by` removes below.
                     jobs.extend(next.filter_map(|(record, _)| {
                         let decision = self.decide(&snapshot, record.json());
                         (!matches!(decision, Decision::Keep | Decision::AwaitDependents))

@@ -30,7 +30,8 @@ impl Api {
             Route::Version => json(&health::version()),
             Route::Health { endpoint, check } => {
                 let is_ready = self.is_ready.load(Ordering::Acquire);
-                // A restart does not help: it would find no state.
+                // `/livez` ignores these checks. A supervisor restarts a server that is not live,
+                // and a restart does not restore a lost data directory.
                 let is_live_only = endpoint == "livez";
                 let checks = [
                     ("ping", true),

@@ -47,9 +47,9 @@ impl InFlight {
         }
     }
 
-    /// Acquires the permit of a request. Exempt are watches, because they are long and mostly
-    /// idle, and health and version, because health must respond under load and anonymous requests
-    /// must not use up the permits.
+    /// Acquires the permit of a request. Watches are exempt, because they are long and mostly idle.
+    /// Health and version are exempt, because health must respond under load, and anonymous
+    /// requests, which may read only these paths, must not use up the permits.
     pub(crate) fn acquire(&self, route: &Route, verb: Verb) -> Result<Permit, ApiError> {
         let semaphore = match (route, verb) {
             (Route::Health { .. } | Route::Version, _) | (_, Verb::Watch) => return Ok(None),

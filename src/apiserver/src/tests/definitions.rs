@@ -169,8 +169,8 @@ async fn names_of_built_in_kinds_are_not_accepted() {
     assert_eq!(server.get(&format!("{leases}/x")).await.code, 200);
 }
 
-/// Definition in two versions. The stored version is not served; the other one is served if
-/// `served` is true.
+/// Returns a definition with two versions. The stored version is not served; the other version is
+/// served if `served` is true.
 fn hidden(served: bool) -> Value {
     let mut body = parts();
     body["spec"]["scope"] = json!("Namespaced");
@@ -227,7 +227,7 @@ async fn unserved_objects_are_deleted_with_namespace_owner_and_definition() {
     server.delete(&definition).await;
     until(&server, &definition, "deleted", |code, _| code == 404).await;
     assert_eq!(server.post(DEFINITIONS, &hidden(true)).await.code, 201);
-    until(&server, &default, "served anew", |code, _| code == 200).await;
+    until(&server, &default, "served again", |code, _| code == 200).await;
     assert_eq!(server.get(&default).await.body["items"], json!([]));
 }
 

@@ -91,7 +91,7 @@ async fn initial_namespace_is_recreated_after_deletion() {
     assert_eq!(server.post(leases, &lease).await.code, 201);
     assert_eq!(server.delete(namespace).await.code, 200);
     let is_another = |code: u16, body: &Value| code == 200 && body["metadata"]["uid"] != before;
-    until(&server, namespace, "made anew", is_another).await;
+    until(&server, namespace, "recreated", is_another).await;
     assert_eq!(server.get(&format!("{leases}/node-1")).await.code, 404);
     assert_eq!(server.post(leases, &lease).await.code, 201);
 }

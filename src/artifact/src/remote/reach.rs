@@ -6,17 +6,17 @@ use reqwest::header::DATE;
 
 use super::{HubAccess, client, header_text};
 
-/// Time for the connection and the response.
+/// Timeout of the connection and the response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The hub did not answer.
+/// Error: the hub did not respond.
 #[derive(Debug, thiserror::Error)]
 #[error("no response from the hub")]
 pub struct UnreachableHub(#[source] reqwest::Error);
 
 impl HubAccess {
     /// Requests the start page of the hub, without credentials. Returns the date of the response.
-    /// Every status counts as an answer.
+    /// Every status counts as a response.
     pub async fn reach(&self) -> Result<Option<String>, UnreachableHub> {
         let client = client(&self.endpoint).timeout(TIMEOUT).build();
         let request = client.map_err(UnreachableHub)?.head(self.endpoint.clone());

@@ -27,8 +27,8 @@ fn prefill_work(cell: &Cell) -> Option<(f64, f64)> {
     }
 }
 
-/// Flags a time in which the chip cannot even read the weights once, which the first token needs for
-/// any length of the prompt and with everything cached. Returns whether the time is too short.
+/// Flags a time in which the chip cannot read the weights once. The first token requires this read
+/// for any prompt, cached or not. Returns whether the time is too short.
 fn shorter_than_one_pass(cell: &Cell, report: &mut Report) -> bool {
     let mut one = cell.clone();
     one.workload.batch = 1.0;
@@ -83,8 +83,8 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
         );
         return;
     }
-    // Times of several prompts: the chip computes all of them, or half of them before the average
-    // first token.
+    // For a batch, the prefill time covers all prompts. The mean time to first token covers the
+    // mean position in the batch, `(batch + 1) / 2` prompts.
     let prompts = if cell.kind == FigureKind::PrefillSeconds {
         cell.workload.batch
     } else if cell.kind == FigureKind::TimeToFirstTokenSeconds {
@@ -140,7 +140,7 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
         (rate, format!("at most {rate:.0} tok/s"))
     };
     let hint = match cell.conditions.state {
-        Some(CacheState::Cold) => "; a measured value requires a cached prompt or a wrong clock",
+        Some(CacheState::Cold) => "; the prompt was cached, or the clock was wrong",
         Some(CacheState::Warm) | None => "; only a cached prompt can be that fast",
     };
     let message = format!(

@@ -1,6 +1,7 @@
-//! Objects of one kind as a watch delivered them, with own writes that it has not delivered yet.
+//! Objects of one kind as a watch delivered them, with own writes that the watch has not delivered
+//! yet.
 //!
-//! Pure: every change returns the keys of the objects that readers now see differently.
+//! Pure: every change returns the keys of the objects that changed for readers.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -122,8 +123,8 @@ impl<K> Default for LocalCopy<K> {
     }
 }
 
-/// Compares resourceVersions, which increase within a kind (KEP-5504). A text that is not a number
-/// counts as zero.
+/// Returns the resourceVersion as a number for comparisons. ResourceVersions increase within a kind
+/// (KEP-5504). A text that is not a number counts as zero.
 pub(super) fn version<K: Resource>(object: &K) -> u64 {
     object
         .meta()
@@ -291,7 +292,7 @@ impl<K: CachedKind> LocalCopy<K> {
         );
         for (key, object) in &mut self.delivered {
             match before.get(key) {
-                // Readers keep the object that they know.
+                // If the version is unchanged, keep the earlier `Arc`, which readers may hold.
                 Some(known) if is_same_version(known.as_ref(), object.as_ref()) => *object = known.clone(),
                 Some(_) | None => changed.push(key.clone()),
             }

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn first_tokens_from_before_a_scale_up_cause_no_further_one() {
+    fn first_tokens_from_before_a_scale_up_cause_no_second_scale_up() {
         let spec = spec(json!({"metric": {"type": "TimeToFirstToken", "target": 2}}));
         let now = |replicas: &[(u64, f64)]| Signals {
             ready: replicas

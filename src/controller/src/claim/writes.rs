@@ -26,7 +26,7 @@ pub(super) enum CheckError {
 }
 
 impl CheckError {
-    /// Reason of the conditions and the event.
+    /// Returns the reason of the conditions and the event.
     fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "InvalidClaim",

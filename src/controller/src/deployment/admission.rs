@@ -109,7 +109,7 @@ pub(crate) enum HubAnswer {
 }
 
 impl HubAnswer {
-    /// Result while the query is in progress.
+    /// Returns the result while the query is in progress.
     pub(crate) fn pending(model: &HubModel) -> Self {
         Self::Unknown {
             reason: ASKING_HUB,
@@ -118,7 +118,7 @@ impl HubAnswer {
         }
     }
 
-    /// Result while the deployment is paused: no query is sent.
+    /// Returns the result while the deployment is paused: no query is sent.
     pub(super) fn paused(model: &HubModel) -> Self {
         Self::Unknown {
             reason: PAUSED,
@@ -184,7 +184,8 @@ fn admit_artifact(model: &HubModel, artifact: &ArtifactSpec, requested: Option<u
     )
 }
 
-/// `contexts` holds the shortest and the longest maximum context of the model's copies, if known.
+/// Admits the requested context, or the default one. `contexts` holds the shortest and the longest
+/// maximum context of the model's copies, if known.
 fn with_context(model: &str, requested: Option<u32>, contexts: Option<(u32, u32)>) -> Admission {
     match (requested, contexts) {
         (Some(requested), Some((_, longest))) if requested > longest => Admission::Refused {
@@ -248,7 +249,7 @@ pub(super) fn named(mut names: Vec<String>) -> String {
     text
 }
 
-/// Value of the annotation that overrides the admission of a deployment's replicas.
+/// Returns the value of the annotation that overrides the admission of a deployment's replicas.
 pub(super) fn admission_annotation(object: &impl ResourceExt) -> Option<&str> {
     object.annotations().get(ADMISSION_ANNOTATION).map(String::as_str)
 }

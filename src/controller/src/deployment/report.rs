@@ -137,7 +137,7 @@ impl IdleWait {
     }
 }
 
-/// Reason why the rollout pauses.
+/// Returns the reason why the rollout pauses.
 fn pause_reason(
     rollout_state: &RolloutState,
     replacement: &Replacement<'_>,

@@ -41,7 +41,8 @@ pub(super) struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// `active` are the replicas that are neither terminating nor refused.
+    /// Selects the revisions of a pass. `active` are the replicas that are neither terminating nor
+    /// refused.
     pub(super) fn new(observed: &Observed<'a, '_>, active: &[&'a ModelReplica]) -> Self {
         let deployment = observed.deployment;
         let template = Template::of(deployment);

@@ -134,8 +134,8 @@ pub(super) fn rounded(figure: f64) -> f64 {
 pub(crate) struct Floor(f64);
 
 impl Floor {
-    /// A percentage refers to the throughput at the last complete rollout, or to `now` before the
-    /// first one.
+    /// Returns the floor of the deployment; 0 without a floor. A percentage refers to the
+    /// throughput at the last complete rollout, or to `now` before the first one.
     pub(crate) fn of(deployment: &ModelDeployment, now: &Throughput<'_>) -> Self {
         let spec = &deployment.spec;
         let Some(least) = min_throughput(deployment) else {

@@ -8,15 +8,15 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Hash that is equal in all gateways of the same build, but not across builds. Use it only for
-/// routing and fair queueing.
+/// Returns a hash that is equal in all gateways of the same build, but not across builds. Use it
+/// only for routing and fair queueing.
 pub(crate) fn stable_hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Weight of a replica for a key in rendezvous hashing (Thaler and Ravishankar, 1996).
+/// Returns the weight of a replica for a key in rendezvous hashing (Thaler and Ravishankar, 1996).
 ///
 /// The replica with the highest weight gets the key. Removal of a replica moves only its own keys.
 pub(crate) fn weight(key: u64, replica: u64) -> u64 {

@@ -125,7 +125,7 @@ fn any_not_ejected(candidates: &[Candidate<'_>]) -> bool {
         .any(|candidate| candidate.health != HealthState::Ejected)
 }
 
-/// Splits requests between revisions by weight: smooth weighted round robin, as in nginx.
+/// Distribution of requests to revisions by weight: smooth weighted round robin, as in nginx.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WeightedRoundRobin {
     credit: Vec<(String, i64)>,

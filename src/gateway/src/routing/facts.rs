@@ -152,7 +152,7 @@ impl ReplicaFacts {
     }
 
     /// Adds the replica to its model. `host` is the replica's node, if the node reports. A replica
-    /// that is not ready does not define a model without a deployment.
+    /// that is not ready does not create the entry of a model without a deployment.
     pub(super) fn add_to(&self, model: &mut Option<Model>, host: Option<&Host>, new: impl FnOnce() -> Model) {
         let (Some(host), true) = (host, self.is_ready) else {
             if let Some(model) = model {

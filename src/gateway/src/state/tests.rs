@@ -82,7 +82,7 @@ fn expected_wait_follows_in_flight_requests_once_a_response_is_recorded() {
     );
 }
 
-/// Prompt close to the quantum of a client's turn.
+/// Returns a prompt close to the quantum of a client's turn.
 fn long(client: u64) -> RequestInfo {
     RequestInfo {
         prompt_tokens: 2000,
@@ -90,7 +90,8 @@ fn long(client: u64) -> RequestInfo {
     }
 }
 
-/// State of a model with one row and a backlog of one client; each request takes about 6 s.
+/// Returns the state of a model with one row and a backlog of one client; each request takes about
+/// 6 s.
 fn backlog(model: &Model, now: Instant) -> State<u64> {
     let mut state = State::new();
     let first = state.admit(model, &long(1), now).expect("a free row");

@@ -14,7 +14,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     .unwrap_or_else(|_| panic!("{what}"));
 }
 
-/// Fixture with one replica `g1` that responds once per added permit.
+/// Creates a fixture with one replica `g1` that responds once per added permit.
 async fn held(deployment: &str, replica: &str) -> (Fixture, Arc<Agent>, Arc<Semaphore>) {
     let fixture = Fixture::new().await;
     let agent_log = Arc::new(Agent::default());
@@ -103,7 +103,7 @@ async fn backlog_of_one_client_does_not_delay_another() {
     for index in 0..6 {
         let big = json!({"user": "greedy", "prompt": "x".repeat(20_000)});
         fixture.chat_later("greedy", chat_body(big), &done_tx);
-        eventually("it is taken", || {
+        eventually("the gateway assigns or queues the request", || {
             agent_log.received().len() + fixture.gateway.dispatcher().queued() == index + 1
         })
         .await;
@@ -204,7 +204,10 @@ async fn queues_requests_while_the_only_replica_is_replaced() {
         .expect("ok")
         .insert("g2".to_owned(), 503);
     fixture.chat_later("again", chat_body(json!({})), &done_tx);
-    eventually("it is refused", || agent_log.received().len() == 2).await;
+    eventually("the replica rejects the request", || {
+        agent_log.received().len() == 2
+    })
+    .await;
     fixture.set_fleet(&["guide message=Loading"], &["g3 on=a"], &nodes);
     fixture.wait_for_queued(1).await;
     fixture.set_fleet(&["guide"], &["g3 on=a ready"], &nodes);

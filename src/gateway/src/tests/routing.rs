@@ -73,7 +73,8 @@ async fn canary_gets_its_traffic_weight() {
     }
 }
 
-/// Fixture with `count` streamed responses that the test writes, in order of the requests.
+/// Creates a fixture with `count` streamed responses that the test writes, in order of the
+/// requests.
 async fn streams(deployment: &str, count: usize) -> (Fixture, Vec<Chunks>) {
     let fixture = Fixture::new().await;
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(1)).unzip();
@@ -434,12 +435,15 @@ async fn check_ejected(status: u16) {
             "default/good"
         );
     }
-    let sad = agent_log
+    let failing = agent_log
         .received()
         .iter()
         .filter(|name| *name == "default/sad")
         .count();
-    assert!((1..=4).contains(&sad), "{sad} requests to the failing replica");
+    assert!(
+        (1..=4).contains(&failing),
+        "{failing} requests to the failing replica"
+    );
     let metrics = text(fixture.send("GET", "/metrics", Body::empty()).await).await;
     assert!(
         metrics.contains("rooflet_gateway_left_out_replicas 1"),

@@ -10,11 +10,12 @@ use super::{
     THERMAL_PRESSURE, VmStatistics,
 };
 
-/// Recorded answers of one Mac at one moment. A missing entry means that the system did not answer.
+/// Recorded values of one Mac at one moment. An entry is missing if the system did not provide its
+/// value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RecordedFacts {
-    /// Where the answers were published. Empty if they were recorded by rooflet.
+    /// URLs of the publications of the values. Empty if rooflet recorded the values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<String>,
     pub sysctl: BTreeMap<String, SysctlValue>,
@@ -30,7 +31,7 @@ pub struct RecordedFacts {
     pub power_source: Option<String>,
 }
 
-/// Sysctl value: a number has 4 bytes if it fits, else 8.
+/// Value of a sysctl. A number has 4 bytes if it fits, otherwise 8 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SysctlValue {
@@ -38,7 +39,7 @@ pub enum SysctlValue {
     Text(String),
 }
 
-/// The text is no recording.
+/// Error of a text that is not a recording.
 #[derive(Debug, thiserror::Error)]
 #[error("not a recording of a Mac's facts")]
 pub struct InvalidRecording(#[from] serde_json::Error);
@@ -49,8 +50,8 @@ impl RecordedFacts {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Records the answers of `facts`. The recording holds no host name, user name, serial number,
-    /// hardware id or boot id.
+    /// Records the values of `facts`. The recording contains no host name, user name, serial
+    /// number, hardware id or boot id.
     pub fn record(facts: &dyn Facts) -> Self {
         let texts = TEXT_SYSCTLS
             .iter()

@@ -57,7 +57,7 @@ fn chips_are_read_with_their_core_counts() {
         ("m5-8-cores", "Apple M5", Some(8), 1, false),
         ("m5-max", "Apple M5 Max", Some(40), 1, false),
         ("a18-pro", "Apple A18 Pro", Some(5), 6, false),
-        // A virtual GPU and an emulated CPU compute with real ones, but not at their speed.
+        // A virtual GPU and an emulated CPU run on real ones, but are slower.
         ("virtual-machine", "Apple M1 (Virtual)", None, 1, true),
         ("rosetta-m3-max", "Apple M3 Max", None, 1, true),
     ] {
@@ -161,7 +161,7 @@ fn a_closed_lid_counts_only_if_it_causes_sleep() {
 }
 
 /// `OSThermalNotification.h`; the reports of github.com/macmade/Hot issues 37 and 74 show "Fair"
-/// from NSProcessInfo where the notification says heavy.
+/// from NSProcessInfo where the notification reports heavy.
 #[test]
 fn thermal_notification_takes_precedence_over_process_info() {
     let state = |notified: Option<u64>| {
@@ -201,7 +201,7 @@ fn power_sources_have_the_names_of_the_system() {
     }
 }
 
-/// Page counts in the form that `vm_stat` prints.
+/// Returns the page counts in a recorded output of `vm_stat`.
 fn vm_stat(name: &str) -> VmStatistics {
     let text = fixture(&format!("vm/{name}.txt"));
     let count = |label: &str| {

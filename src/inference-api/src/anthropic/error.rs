@@ -47,8 +47,8 @@ pub fn body(err: &ApiError) -> Value {
     body
 }
 
-/// Middleware that converts this server's own errors to Anthropic's body, on Anthropic's paths.
-/// Status and headers stay. It must wrap the middleware that rejects origins and adds request ids.
+/// Converts errors of this server to Anthropic's body, on Anthropic's paths (middleware). Status
+/// and headers stay. It must wrap the middleware that rejects origins and adds request ids.
 pub async fn reshape(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_anthropic = behind_proxy(path)

@@ -106,7 +106,7 @@ pub struct MessageEnd {
     pub stop_sequence: Option<String>,
 }
 
-/// Response of `POST /v1/messages/count_tokens`.
+/// Returns the response of `POST /v1/messages/count_tokens`.
 pub fn token_count(input_tokens: usize) -> Value {
     json!({"input_tokens": input_tokens})
 }

@@ -30,7 +30,7 @@ const MAX_DRAINING: Duration = Duration::from_secs(10);
 /// Maximum time between two pieces of a body, as nginx's `client_body_timeout`.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
-/// Middleware function; see the module documentation.
+/// Runs the middleware; see the module documentation.
 pub async fn middleware(request: Request, next: Next) -> Response {
     // A client with `Expect: 100-continue` has not sent the body.
     let expects_continue = request.headers().contains_key(EXPECT);

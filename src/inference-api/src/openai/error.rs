@@ -33,7 +33,7 @@ pub struct ApiError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overrun {
     pub prompt_tokens: usize,
-    /// `prompt_tokens` is exact; otherwise it is a lower bound.
+    /// True if `prompt_tokens` is exact; otherwise it is a lower bound.
     pub is_exact: bool,
     pub context_tokens: usize,
 }
@@ -97,7 +97,7 @@ impl ApiError {
         }
     }
 
-    /// Error of a parameter with an invalid value.
+    /// Creates the error of a parameter with an invalid value.
     pub fn invalid_value(param: &str, message: impl Into<String>) -> Self {
         Self::invalid(ErrorCode::InvalidValue, param, message.into())
     }
@@ -110,7 +110,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a known parameter that is not supported.
+    /// Creates the error of a known parameter that is not supported.
     pub fn unsupported(param: &str, message: impl Into<String>) -> Self {
         Self::invalid(ErrorCode::UnsupportedParameter, param, message.into())
     }
@@ -132,7 +132,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a prompt that is too long. `param` is `messages`, `prompt` or `input`.
+    /// Creates the error of a prompt that is too long. `param` is `messages`, `prompt` or `input`.
     pub fn context_length_exceeded(param: &str, overrun: Overrun, completes: bool) -> Self {
         let Overrun {
             prompt_tokens,
@@ -167,7 +167,7 @@ impl ApiError {
         }
     }
 
-    /// Error with OpenAI's wording and a remedy.
+    /// Creates the error of an unknown `previous_response_id`, with OpenAI's wording and a remedy.
     pub(crate) fn previous_response_not_found(id: &str) -> Self {
         Self::invalid(
             ErrorCode::PreviousResponseNotFound,
@@ -179,7 +179,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a reference to an unknown item. `param` is the path of the reference.
+    /// Creates the error of a reference to an unknown item. `param` is the path of the reference.
     pub(crate) fn item_not_found(param: &str, id: &str) -> Self {
         Self::invalid_value(
             param,
@@ -219,7 +219,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a request from a web page of an origin that is not allowed.
+    /// Creates the error of a request from a web page of an origin that is not allowed.
     pub(crate) fn origin_not_allowed(origin: &str) -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
@@ -232,7 +232,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a host name that does not belong to this machine.
+    /// Creates the error of a host name that does not belong to this machine.
     pub(crate) fn host_not_allowed(host: &str) -> Self {
         Self::new(
             StatusCode::FORBIDDEN,
@@ -279,7 +279,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a full queue.
+    /// Creates the error of a full queue.
     pub fn rate_limit_exceeded(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self {
             retry_after_seconds: Some(retry_after_seconds.max(1)),
@@ -292,7 +292,7 @@ impl ApiError {
         }
     }
 
-    /// Error of a temporary condition. `code` states the reason.
+    /// Creates the error of a temporary condition. `code` states the reason.
     pub fn unavailable(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             retry_after_seconds: Some(DEFAULT_RETRY_AFTER_SECONDS),
@@ -312,7 +312,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a failed engine.
+    /// Creates the error of a failed engine.
     pub fn server_error(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -322,7 +322,7 @@ impl ApiError {
         )
     }
 
-    /// Error of a worker that exited during the request.
+    /// Creates the error of a worker that exited during the request.
     pub fn worker_failed() -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,

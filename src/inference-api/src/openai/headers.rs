@@ -25,8 +25,8 @@ const MAX_ID_BYTES: usize = 512;
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
 
-/// Middleware that answers CORS preflight requests, and sets a request id on every other request
-/// and its response.
+/// Answers CORS preflight requests, and sets a request id on every other request and its response
+/// (middleware).
 pub async fn middleware(State(rules): State<Arc<OriginRules>>, mut request: Request, next: Next) -> Response {
     let origin = rules.check(&request);
     if let (Ok(origin), &Method::OPTIONS) = (&origin, request.method()) {

@@ -6,7 +6,7 @@ use http::{HeaderValue, header};
 
 const DOCUMENT: &str = include_str!("openapi.json");
 
-/// Handler of `GET /openapi.json`.
+/// Handles `GET /openapi.json`.
 pub async fn show() -> Response {
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], DOCUMENT).into_response()

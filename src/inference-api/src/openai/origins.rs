@@ -32,7 +32,8 @@ const APP_SCHEMES: [&str; 9] = [
 /// Suffixes of names that public DNS servers do not resolve, in addition to names without a dot.
 const PRIVATE_SUFFIXES: [&str; 3] = [".localhost", ".local", ".internal"];
 
-/// Value of `--allowed-origins`: allowed origins besides those of this machine and of apps.
+/// Value of `--allowed-origins`: allowed origins besides those of this machine and of installed
+/// apps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedOrigins {
     any: bool,
@@ -95,8 +96,8 @@ pub struct OriginRules {
 }
 
 impl OriginRules {
-    /// `address` is the address of the listener, if it has one. `names` are the known names of this
-    /// machine.
+    /// Creates the rules of a listener. `address` is its address, if it has one. `names` are the
+    /// known names of this machine.
     pub fn new(
         allowed: AllowedOrigins,
         address: Option<SocketAddr>,

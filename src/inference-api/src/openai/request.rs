@@ -42,7 +42,7 @@ pub struct ChatRequest {
     pub template_variables: Members,
     /// Callable functions; `None` if there are none.
     pub tools: Option<Tools>,
-    /// The answer continues the last message, which is of the assistant.
+    /// True if the answer continues the last message, which is of the assistant.
     pub continues: bool,
     /// Number of choices; at least 1.
     pub n: usize,
@@ -56,7 +56,7 @@ pub struct TextRequest {
     pub prompts: Vec<Prompt>,
     /// Number of choices for each prompt; at least 1.
     pub n: usize,
-    /// Repeat the prompt before the answer.
+    /// True if the response repeats the prompt before the answer.
     pub echo: bool,
     pub options: Options,
 }

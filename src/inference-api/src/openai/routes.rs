@@ -47,7 +47,7 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Ro
         .layer(axum::middleware::from_fn(body::middleware))
 }
 
-/// Handler of `/version`, with vLLM's body.
+/// Handles `GET /version`, with vLLM's body.
 async fn version() -> Json<serde_json::Value> {
     Json(serde_json::json!({"version": env!("CARGO_PKG_VERSION")}))
 }

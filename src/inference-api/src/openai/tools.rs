@@ -42,7 +42,7 @@ pub struct Tools {
     /// Functions that may be called.
     pub functions: Vec<Function>,
     pub choice: ToolChoice,
-    /// An answer may have more than one call.
+    /// True if an answer may have more than one call.
     pub parallel: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Function {
     pub name: String,
     /// JSON Schema of the arguments.
     pub parameters: Option<Json>,
-    /// The arguments of every call must match the schema.
+    /// True if the arguments of every call must match the schema.
     pub strict: bool,
 }
 

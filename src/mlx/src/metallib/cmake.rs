@@ -45,7 +45,8 @@ impl MetalBuild {
                  run `cargo clean -p mlx-sys`, with `--release` for a release build"
             ));
         }
-        // The copy in the installation directory. The file at MLX_RS_METAL_PATH may be that of a later build.
+        // The installation directory has a copy that belongs to this build. The file at
+        // MLX_RS_METAL_PATH may belong to a later build.
         let metallib = directory.join("lib/mlx.metallib");
         let read = |err| format!("reading {}: {err}", metallib.display());
         Ok(Self {
@@ -58,7 +59,7 @@ impl MetalBuild {
     }
 }
 
-/// Value of an entry `NAME:TYPE=VALUE`.
+/// Returns the value of an entry `NAME:TYPE=VALUE`.
 fn entry<'a>(cache: &'a str, name: &str) -> Option<&'a str> {
     let lines = cache
         .lines()
@@ -79,7 +80,8 @@ mod tests {
     use super::*;
     use rooflet_testing::TempDir;
 
-    /// Lines of a cache of MLX 0.32.2, and the other entry whose name begins with the same words.
+    /// Writes a build directory. The cache has lines of MLX 0.32.2, and an entry whose name begins
+    /// like that of the deployment target.
     fn cmake(build_type: &str, macos: &str, kernel: &str) -> TempDir {
         let build = TempDir::new();
         let cache = format!(

@@ -30,7 +30,7 @@ impl Fingerprint {
     }
 }
 
-/// FNV-1a.
+/// Computes the FNV-1a hash of the bytes.
 fn checksum(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
@@ -42,7 +42,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// The text is no fingerprint.
+/// Error for a text that is not a fingerprint.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InvalidFingerprint;
 

@@ -38,7 +38,7 @@ pub(super) fn attention(
     backend: Backend,
     sampler: &Sampler<'_>,
 ) -> Result<Vec<AttentionFigure>> {
-    // Attention sees a part of each buffer, because the worker's cache has free capacity.
+    // Attention reads a part of each buffer, as in the worker, whose cache has free capacity.
     let tokens = plan.attention_tokens;
     let shape = [1, KEY_HEADS, tokens + CACHE_TOKENS / 2, HEAD_DIM];
     let caches = (0..MIN_BUFFERS as u64)
@@ -169,7 +169,7 @@ impl Layer {
     }
 }
 
-/// Number of key heads: one for two query heads, as in small models.
+/// Returns the number of key heads: one for two query heads, as in small models.
 fn key_heads(hidden: i32) -> i32 {
     (hidden / HEAD_DIM / 2).max(1)
 }

@@ -12,8 +12,8 @@ use crate::backend::Backend;
 use rooflet_api::v1alpha1::Spread;
 use rooflet_roofline::probing::rate;
 
-/// Rows of the quantised product, enough that compute and not the reading of the weights takes the
-/// time.
+/// Rows of the quantised product: enough that compute limits the speed, and not the reading of the
+/// weights.
 const PREFILL_ROWS: i32 = 512;
 
 /// Measures a square dense product in the engine's element type, in floating-point operations per

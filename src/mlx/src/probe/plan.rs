@@ -1,4 +1,4 @@
-//! Sizes and durations of a probe by backend and memory. Pure.
+//! Sizes and durations of a probe by backend and memory. The module is pure.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rooflet_base::units::Bytes;
 /// is read again.
 pub(super) const MIN_BUFFERS: usize = 4;
 
-/// Fraction of the available memory that the probe uses (one quarter). Other programs use the
+/// Divisor of the available memory: the probe uses a quarter, because other programs use the
 /// machine too.
 const MEMORY_SHARE: u64 = 4;
 

@@ -81,7 +81,7 @@ impl Quantized {
     }
 }
 
-/// Random rows in place of activations.
+/// Returns random rows in place of activations.
 pub(super) fn rows(count: i32, columns: i32, backend: Backend) -> Result<Array> {
     let key = random::key(1)?;
     let rows =

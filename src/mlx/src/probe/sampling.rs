@@ -28,7 +28,7 @@ pub(super) struct Sampling {
     pub(super) max_samples: usize,
 }
 
-/// Measures the duration of operations.
+/// Measurement of the duration of operations.
 pub(super) struct Sampler<'a> {
     clock: &'a Clock,
     sampling: Sampling,
@@ -77,8 +77,8 @@ impl<'a> Sampler<'a> {
         })
     }
 
-    /// Takes samples for `duration`. Returns the end of each sample in seconds since the start, and
-    /// its seconds per launch.
+    /// Measures samples for `duration`. Returns the end of each sample in seconds since the start,
+    /// and its seconds per launch.
     pub(super) fn series(
         &self,
         duration: Duration,
@@ -122,7 +122,7 @@ impl<F: FnMut(usize, usize) -> Result<()>> Timer<'_, F> {
         Ok(clock.instant().duration_since(begin).max(MIN_TIME))
     }
 
-    /// Number of launches that take about as long as one sample should.
+    /// Returns the number of launches that take about as long as one sample should.
     fn launches(&mut self) -> Result<usize> {
         self.timed(1)?;
         let one = self.timed(1)?;
@@ -143,7 +143,7 @@ impl<F: FnMut(usize, usize) -> Result<()>> Timer<'_, F> {
     }
 }
 
-/// Number of times that `part` fits into `whole`.
+/// Returns the number of times that `part` fits into `whole`.
 fn times(whole: Duration, part: Duration) -> usize {
     (whole.as_secs_f64() / part.as_secs_f64()) as usize
 }

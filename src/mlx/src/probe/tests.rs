@@ -110,8 +110,6 @@ fn memory_figures_include_the_evaluation() {
     }
 }
 
-/// The values of a chain of small kernels stay finite: not-a-number values are slow on some
-/// machines.
 #[test]
 fn small_kernels_take_longer_in_wider_layers() {
     let _mlx = mlx::exclusive();

@@ -10,7 +10,7 @@ use super::rope::RopeDefaults;
 pub struct Architecture {
     /// `model_type` for messages.
     pub(crate) name: &'static str,
-    /// Checkpoints contain multi-token prediction layers. The engine does not load them.
+    /// True if checkpoints contain multi-token prediction layers. The engine does not load them.
     pub(crate) has_prediction_layers: bool,
     pub(crate) norms: BlockNorms,
     /// Default of `rms_norm_eps`. `None`: the field is required.
@@ -22,11 +22,12 @@ pub struct Architecture {
     pub(crate) only_false: &'static [&'static str],
     /// Fields that the engine supports only with the value null.
     pub(crate) only_null: &'static [&'static str],
-    /// Two matrices compute all inputs of a gated delta layer, with rows ordered by key head.
+    /// True if two matrices compute all inputs of a gated delta layer, with rows ordered by key
+    /// head.
     pub(crate) delta_inputs_by_head: bool,
     pub(crate) qkv_bias: Bias,
     pub(crate) output_bias: Bias,
-    /// One matrix computes queries, keys and values.
+    /// True if one matrix computes queries, keys and values.
     pub(crate) fused_attention: bool,
     pub(crate) query_key_norm: QueryKeyNorm,
     /// Boolean field that enables the norm of queries and keys.
@@ -34,24 +35,24 @@ pub struct Architecture {
     /// Default of `query_pre_attn_scalar`, for families that scale scores by this field and not by
     /// the head size.
     pub(crate) query_scalar: Option<f32>,
-    /// Each head has an attention sink: a score without a key.
+    /// True if each head has an attention sink: a score without a key.
     pub(crate) sinks: bool,
     /// Default of `no_rope_layer_interval`, for families with layers without rotary embedding.
     pub(crate) unrotated_interval: Option<u32>,
     pub(crate) rope: RopeDefaults,
     pub(crate) activation: DefaultActivation,
-    /// One matrix computes gate and up of a dense block.
+    /// True if one matrix computes gate and up of a dense block.
     pub(crate) fused_feed_forward: bool,
     /// Biases of dense blocks; the field is `mlp_bias`.
     pub(crate) feed_forward_bias: Bias,
-    /// The router and the experts have biases.
+    /// True if the router and the experts have biases.
     pub(crate) expert_bias: bool,
     pub(crate) router: DefaultRouter,
     pub(crate) expert_names: ExpertNames,
-    /// A gate scales the output of the shared expert.
+    /// True if a gate scales the output of the shared expert.
     pub(crate) gates_shared_expert: bool,
-    /// Checkpoints store the gate and up projections of the experts in one tensor with alternating
-    /// rows (gpt-oss).
+    /// True if checkpoints store the gate and up projections of the experts in one tensor with
+    /// alternating rows (gpt-oss).
     pub(crate) packs_gate_with_up: bool,
 }
 

@@ -34,8 +34,8 @@ pub struct GatedDeltaConfig {
     pub key_dim: u32,
     pub value_heads: u32,
     pub value_dim: u32,
-    /// Two matrices compute all inputs, with rows ordered by key head; otherwise there are four
-    /// matrices.
+    /// True if two matrices compute all inputs, with rows ordered by key head. Otherwise there are
+    /// four matrices.
     pub by_head: bool,
 }
 
@@ -51,14 +51,14 @@ pub struct AttentionConfig {
     pub window: Option<u32>,
     /// `None`: no rotary embedding.
     pub rope: Option<Rope>,
-    /// One matrix computes queries, keys and values.
+    /// True if one matrix computes queries, keys and values.
     pub fused: bool,
     pub qkv_bias: bool,
     pub output_bias: bool,
     pub query_key_norm: QueryKeyNorm,
-    /// Each head has an attention sink: a score without a key.
+    /// True if each head has an attention sink: a score without a key.
     pub sinks: bool,
-    /// The query projection includes a gate that multiplies the output.
+    /// True if the query projection includes a gate that multiplies the output.
     pub output_gate: bool,
 }
 
@@ -84,7 +84,7 @@ pub enum FeedForwardConfig {
 pub struct DenseConfig {
     pub intermediate: u32,
     pub activation: Activation,
-    /// One matrix computes gate and up.
+    /// True if one matrix computes gate and up.
     pub fused: bool,
     pub bias: bool,
 }
@@ -97,7 +97,7 @@ pub struct ExpertsConfig {
     pub active: u32,
     pub intermediate: u32,
     pub activation: Activation,
-    /// The router and the experts have biases.
+    /// True if the router and the experts have biases.
     pub bias: bool,
     pub router: Router,
     pub names: ExpertNames,
@@ -109,7 +109,7 @@ pub struct ExpertsConfig {
 pub enum Router {
     /// Top experts by softmax over all experts.
     Softmax {
-        /// The weights of the selected experts are normalised to a sum of one.
+        /// True if the weights of the selected experts are normalised to a sum of one.
         renormalizes: bool,
     },
     /// Top experts by score, weighted by softmax over the selected experts.
@@ -145,7 +145,7 @@ impl ExpertNames {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedExpertConfig {
     pub intermediate: u32,
-    /// A gate scales its output.
+    /// True if a gate scales its output.
     pub gated: bool,
 }
 

@@ -9,7 +9,7 @@ pub struct Rope {
     /// Number of rotated elements at the beginning of each head.
     pub dims: u32,
     pub theta: f32,
-    /// Rotates neighbouring pairs instead of halves.
+    /// True if neighbouring pairs are rotated instead of halves.
     pub traditional: bool,
     pub scaling: RopeScaling,
 }
@@ -53,7 +53,7 @@ pub(crate) struct RopeDefaults {
     pub(crate) theta: Option<f32>,
     /// Default of `rope_local_base_freq`, for families with a separate rotation in window layers.
     pub(crate) local_theta: Option<f32>,
-    /// Rotates neighbouring pairs instead of halves.
+    /// True if neighbouring pairs are rotated instead of halves.
     pub(crate) traditional: bool,
     /// Default of `partial_rotary_factor`.
     pub(crate) share: f64,

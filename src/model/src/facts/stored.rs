@@ -116,7 +116,8 @@ pub struct StoredFormat {
     quantized_part: Option<&'static str>,
     /// Format of modules that are not quantised.
     float_format: MatrixFormat,
-    /// Every GPU computes natively with the float type, including the type of scales and biases.
+    /// True if every GPU computes natively with the float type, including the type of scales and
+    /// biases.
     native_floats: bool,
     /// Quantisation method of unknown sizes, as named in the file.
     pub unknown: Option<String>,

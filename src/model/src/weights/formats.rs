@@ -17,7 +17,7 @@ pub(super) struct NamedRow {
 /// Facts about a weight format.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FormatFacts {
-    /// The format belongs to llama.cpp.
+    /// True if the format belongs to llama.cpp.
     pub(super) is_gguf: bool,
     /// Bits per weight if the rows of all matrices fit the blocks of the format.
     pub(super) bits: FormatBits,

@@ -8,9 +8,9 @@
 use super::{UnknownWeightFormat, WeightFormat};
 use crate::engine::Engine;
 
-/// Half-widths of the uncertainty, as logarithms; assumed. The first is the distance between mixes
-/// of the same number of bits, from `_S` to `_XL`. The second is for kernels without a published
-/// speed.
+/// Half-widths of the uncertainty, as logarithms. The values are assumptions. The first is the
+/// distance between mixes of the same number of bits, from `_S` to `_XL`. The second is for kernels
+/// without a published speed.
 const AMBIGUOUS_BITS: f64 = 0.10;
 const UNMEASURED_KERNEL: f64 = 0.15;
 
@@ -37,7 +37,8 @@ const NOISE: [&str; 19] = [
     "weights",
 ];
 
-/// Quantisation methods among these words. `dwq4` has 4 bits, and so has a bare `awq` most often.
+/// Quantisation methods among these words. `dwq4` has 4 bits, and a bare `awq` usually means 4 bits
+/// too.
 const RECIPES: [&str; 4] = ["dwq", "awq", "gptq", "qat"];
 
 /// Error for a weight format that the engine cannot run.

@@ -24,7 +24,7 @@ pub(crate) struct Sample {
     /// True if the server reported no usage, so that stream chunks were counted.
     pub(crate) counted_pieces: bool,
     pub(crate) reasoning_tokens: u64,
-    /// Network reads that brought text.
+    /// Number of network reads that contained text.
     pub(crate) reads: u64,
     /// Tokens that arrived with the first read.
     pub(crate) first_tokens: u64,
@@ -81,8 +81,8 @@ impl Taint {
 }
 
 impl Sample {
-    /// Tokens per second after the first token. Tokens that arrived together with the first are
-    /// excluded.
+    /// Returns the tokens per second after the first token. Tokens that arrived together with the
+    /// first are excluded.
     pub(crate) fn decode_tokens_per_second(&self) -> Option<f64> {
         let decoding = self.total_seconds - self.time_to_first_token_seconds?;
         let decoded = self.completion_tokens.saturating_sub(self.first_tokens);

@@ -80,8 +80,8 @@ pub(super) fn estimate(rounds: &[Vec<f64>], fraction: f64) -> Option<Estimate> {
     })
 }
 
-/// Probability to cut off at each end of the resampled values: less than 2.5 %, because few rounds
-/// spread less than their population (expanded percentiles of Hesterberg 2015).
+/// Returns the probability to cut off at each end of the resampled values: less than 2.5 %, because
+/// few rounds spread less than their population (expanded percentiles of Hesterberg 2015).
 fn tail(rounds: usize) -> f64 {
     let n = rounds as f64;
     let x = (n / (n - 1.0)).sqrt() * student(rounds - 1);
@@ -98,7 +98,8 @@ fn tail(rounds: usize) -> f64 {
     density * series.iter().fold(0.0, |sum, factor| (sum + factor) * t)
 }
 
-/// 97.5 % quantile of Student's t distribution, within 0.3 %, for one or more degrees of freedom.
+/// Returns the 97.5 % quantile of Student's t distribution, within 0.3 %, for one or more degrees
+/// of freedom.
 fn student(degrees: usize) -> f64 {
     match degrees {
         ..=1 => 12.706_2,
@@ -115,7 +116,7 @@ fn student(degrees: usize) -> f64 {
     }
 }
 
-/// Ratio over the rounds that both targets completed. `None` without pairs.
+/// Returns the ratio over the rounds that both targets completed, or `None` if there are none.
 pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let logs: Vec<f64> = pairs
         .iter()
@@ -146,7 +147,7 @@ pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     })
 }
 
-/// Share of sign patterns whose sum is at least as far from 0 as the observed sum.
+/// Returns the share of sign patterns whose sum is at least as far from 0 as the observed sum.
 fn sign_flips(logs: &[f64]) -> f64 {
     let seen = logs.iter().sum::<f64>().abs() * (1.0 - 1e-12);
     if logs.len() <= MOST_EXACT {
@@ -267,12 +268,12 @@ mod tests {
         assert!((tail(10_000) - 0.025).abs() < 1e-4);
     }
 
-    /// A normal value, as the sum of twelve uniform ones.
+    /// Returns a normal value: the sum of twelve uniform ones.
     fn normal(random: &mut StdRng) -> f64 {
         (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0
     }
 
-    /// Share of experiments whose interval contains the true value.
+    /// Returns the share of experiments whose interval contains the true value.
     fn coverage(mut holds: impl FnMut(&mut StdRng) -> bool) -> f64 {
         const EXPERIMENTS: usize = 200;
         let mut random = StdRng::seed_from_u64(1);

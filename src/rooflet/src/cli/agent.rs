@@ -52,8 +52,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Web origins that may send requests to this agent, such as `https://chat.example.com`; `*`
-    /// for all. Pages of this machine and of apps are always allowed. Clients other than browsers
-    /// are not restricted.
+    /// for all. Pages of this machine (localhost) and of installed apps are always allowed. Clients
+    /// other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
     /// Address at which the gateway reaches this agent, if it differs from --listen.
@@ -95,7 +95,7 @@ pub(crate) struct Args {
     /// that it is sufficient.
     #[arg(long, value_name = "SIZE", requires = "simulated_chip", value_parser = super::fit::memory_size)]
     simulated_memory: Option<Bytes>,
-    /// GPU cores of the simulated Mac, if its chip exists with several numbers.
+    /// GPU cores of the simulated Mac, if its chip has variants with different numbers of cores.
     #[arg(long, value_name = "N", requires = "simulated_chip")]
     simulated_gpu_cores: Option<u32>,
     /// Stop when standard input closes. A supervisor holds the other end.
@@ -214,8 +214,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(|why| Failure::from(anyhow::anyhow!(why)))
 }
 
-/// Name and version of the engine in this build. The version is that of the loaded library, which
-/// can change without a new version of rooflet.
+/// Returns the name and version of the engine in this build. The version is that of the loaded
+/// library, which can change without a new version of rooflet.
 #[cfg(feature = "mlx")]
 fn engine() -> String {
     let kernels = match matrix_unit_kernels() {

@@ -33,8 +33,8 @@ use rooflet_roofline::predict::ModelCost;
 const MOST_CONCURRENT: i64 = 256;
 
 const RUNS_OF_ONE: u32 = 5;
-/// With 8 rounds, the probability that all rounds favour one target by chance is 2 in 2^8, well
-/// below 5 %.
+/// Default number of runs with two targets. With 8 runs, the probability that all favour one target
+/// by chance is 2 in 2^8, well below 5 %.
 const RUNS_OF_TWO: u32 = 8;
 
 /// Arguments of `rooflet bench`.
@@ -309,7 +309,7 @@ async fn measure(
     let mut rounds: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
     let (mut kept, mut others): (Vec<Vec<String>>, Vec<Vec<String>>) = Default::default();
     // Two servers get the same prompts. A server that is compared with itself gets different ones,
-    // because it caches.
+    // because its prefix cache contains those of the first target.
     let alike = targets.len() == 2 && targets[0].client.base != targets[1].client.base;
     if cell.state != PromptState::Cold {
         let first = *seed;
@@ -319,7 +319,7 @@ async fn measure(
             }
             let known = prompts(target, &cell, seed);
             // Sends each prompt once to fill the cache. Errors appear in the runs.
-            wave(target, &cell, matrix.tokens, &known, clock).await;
+            run_requests(target, &cell, matrix.tokens, &known, clock).await;
             if cell.state == PromptState::Warm {
                 // The server's memory holds only one of the two prompts.
                 others.push(prompts(target, &cell, seed));
@@ -346,9 +346,9 @@ async fn measure(
                 targets[at].restart(clock).await?;
             }
             if let Some(others) = others.get(at) {
-                wave(&targets[at], &cell, matrix.tokens, others, clock).await;
+                run_requests(&targets[at], &cell, matrix.tokens, others, clock).await;
             }
-            let mut round = wave(&targets[at], &cell, matrix.tokens, prompts, clock).await;
+            let mut round = run_requests(&targets[at], &cell, matrix.tokens, prompts, clock).await;
             round.conditions.ceiling = ceilings[at];
             rounds[at].push(round);
         }
@@ -367,7 +367,7 @@ fn prompts(target: &Target, cell: &Cell, seed: &mut u64) -> Vec<String> {
 }
 
 /// Sends all requests of a run concurrently.
-async fn wave(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clock: &Clock) -> Round {
+async fn run_requests(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clock: &Clock) -> Round {
     let begin = clock.instant();
     let asked = prompts.iter().map(|prompt| {
         target.client.ask(ChatRequest {
@@ -402,8 +402,8 @@ async fn wave(target: &Target, cell: &Cell, tokens: u32, prompts: &[String], clo
     round
 }
 
-/// Upper limit of tokens per second per stream from the chip's bandwidth, for each target. `None`
-/// if chip or model are unknown.
+/// Returns the upper limit of tokens per second per stream from the chip's bandwidth, for each
+/// target. `None` if chip or model are unknown.
 fn ceilings(args: &Args, cell: &Cell) -> anyhow::Result<Vec<Option<f64>>> {
     let host = Host::Native;
     let Ok(chip) = chip::of_machine(&host.identity().chip, host.memory().total) else {

@@ -199,7 +199,7 @@ fn print(checked: &[CheckedClaim], several: bool, output: Output) -> anyhow::Res
     })
 }
 
-/// Exit status of the most severe verdict.
+/// Returns the exit status of the most severe verdict.
 fn outcome(checked: &[CheckedClaim]) -> ExitStatus {
     if checked.iter().any(|checked| checked.verdict.is_flag()) {
         ExitStatus::Flagged
@@ -224,7 +224,7 @@ fn figure_flags(args: &Args) -> impl Iterator<Item = (&'static str, FigureKind, 
     .filter_map(|(flag, kind, value)| Some((flag, kind, value.as_deref()?)))
 }
 
-/// Flag from which a field of the claim comes.
+/// Returns the flag from which a field of the claim comes.
 fn flag(args: &Args, field: &str) -> Option<String> {
     let index = |list: &str| -> Option<usize> {
         let (index, _) = field.strip_prefix(list)?.strip_prefix('[')?.split_once(']')?;

@@ -90,7 +90,8 @@ pub(crate) async fn run(args: Args) -> Result<ExitStatus, Failure> {
     args.output.print(&report, || Ok(text::render(&report)))?;
     if let Some(path) = &args.save {
         let text = serde_json::to_string_pretty(&report).context("encoding the report")? + "\n";
-        // Complete as soon as it exists: a job of launchd is waited for by its report.
+        // The file must be complete as soon as it exists: the process that starts a job of launchd
+        // waits for the job's report.
         file::replace(path, text.as_bytes()).with_context(|| format!("--save: writing `{path}`"))?;
         ui::progress(&format!("saved to {path}"));
     }
@@ -107,7 +108,7 @@ impl Args {
         given.unwrap_or_else(|| super::default_data_dir().join("agent"))
     }
 
-    /// Arguments with which a job of launchd checks the same directories.
+    /// Returns the arguments with which a job of launchd checks the same directories.
     fn of_daemon(&self) -> Vec<String> {
         let mut arguments = vec!["--state-dir".to_owned(), self.state_dir().into_string()];
         if let Some(directory) = &self.model_dir {
@@ -168,7 +169,7 @@ impl Report {
         })
     }
 
-    /// Checks what a recording contains: the machine, not its files and its engine.
+    /// Checks the machine of a recording. A recording contains no files and no engine.
     fn of_recording(path: &Utf8Path) -> Result<Self, Failure> {
         let invalid = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
         let text = fs::read_to_string(path).with_context(|| format!("--recorded: reading `{path}`"));

@@ -75,8 +75,8 @@ impl Events {
         }
     }
 
-    /// Number of the network read that delivered the last chunk, on a single-threaded runtime.
-    /// Chunks of one read have no meaningful time between them.
+    /// Returns the number of the network read that delivered the last chunk, on a single-threaded
+    /// runtime. Chunks of one read have no meaningful time between them.
     pub(super) fn reads(&self) -> u64 {
         self.reads
     }

@@ -29,13 +29,13 @@ const DEFAULT_PROMPT_TOKENS: u32 = 2000;
 pub(super) struct Args {
     /// Model: directory, config.json, hf://OWNER/NAME or hf://OWNER/NAME@REVISION, https:// URL of
     /// a directory, name of a published model (Qwen3-8B-4bit), or FILE.json#NAME for a table of
-    /// shapes. Of remote models only headers are read, no weights.
+    /// shapes. For remote models, only headers are read, no weights.
     #[arg(required_unless_present = "cases", conflicts_with = "cases")]
     model: Option<String>,
     /// Chip, such as "Apple M4 Pro". Default: this machine.
     #[arg(long)]
     chip: Option<String>,
-    /// GPU cores of --chip, if it exists with several numbers.
+    /// GPU cores of --chip, if the chip has variants with different numbers of cores.
     #[arg(
         long,
         requires = "chip",

@@ -105,7 +105,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Command that starts the agent so that a remote gateway reaches it.
+/// Returns the command that starts the agent so that a remote gateway reaches it.
 fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
     let mut line = "rooflet agent --model-dir DIR".to_owned();
     if state_dir != super::default_data_dir().join("agent") {

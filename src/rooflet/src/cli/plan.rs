@@ -100,8 +100,8 @@ pub(super) struct Args {
     /// Recommend a purchase from the catalogue and the offers.
     #[arg(long, conflicts_with = "compare")]
     recommend: bool,
-    /// Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" limits the count, otherwise
-    /// up to 10000 are tried.
+    /// Mac that can be bought, such as "M4 Pro/20 48Gi @ 2199"; "3 x …" limits the count,
+    /// otherwise up to 10000 are tried.
     #[arg(long, value_name = "MAC", requires = "recommend")]
     offer: Vec<String>,
     /// Also write a report as one HTML file.

@@ -109,7 +109,7 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
     })
 }
 
-/// Free memory that the GPU may use.
+/// Returns the free memory that the GPU may use.
 fn usable(memory: Memory) -> Bytes {
     memory
         .working_set

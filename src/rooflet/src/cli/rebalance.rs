@@ -20,9 +20,9 @@ use rooflet_scheduler::{Fleet, Move, ReplicaKey, ReplicaRequest, rebalance};
 /// Propose moves of replicas to better nodes, or to make room for a replica without a node, with
 /// the cost of each move.
 ///
-/// Without --apply, the command changes nothing. With it, it makes one move after another. If the
-/// deployment's strategy allows a surge, the replacement is ready before the old replica stops;
-/// otherwise the deployment temporarily has one replica less. The next move starts when all
+/// Without --apply, the command changes nothing. With --apply, it executes one move after another.
+/// If the deployment's strategy allows a surge, the replacement is ready before the old replica
+/// stops; otherwise the deployment temporarily has one replica less. The next move starts when all
 /// replicas of the deployment are ready.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

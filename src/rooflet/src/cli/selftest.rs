@@ -137,7 +137,7 @@ fn groups(args: &Args) -> Result<Vec<Group>, Failure> {
         .collect())
 }
 
-/// Line of one check.
+/// Returns the line of one check.
 fn line(check: &Check) -> String {
     let status = match check.status {
         Status::Ok => "ok",
@@ -161,7 +161,7 @@ fn group_name(group: Group) -> &'static str {
     }
 }
 
-/// Total, and what failures mean.
+/// Returns the totals and what failures mean.
 fn summary(report: &Report) -> String {
     let Report {
         ok, failed, skipped, ..
@@ -184,7 +184,7 @@ fn summary(report: &Report) -> String {
     text
 }
 
-/// Meaning of a failure.
+/// Returns the meaning of a failure.
 fn meaning(group: Group) -> &'static str {
     match group {
         Group::Kernels => {
@@ -192,8 +192,8 @@ fn meaning(group: Group) -> &'static str {
              operations if they differ, but it cannot replace products"
         }
         Group::Models => {
-            "models of the family answer wrong on this device, or cannot run. In float16 or bfloat16 alone, the cause \
-             is precision"
+            "models of the family generate wrong answers on this device, or cannot run. If only float16 or bfloat16 \
+             fails, the cause is precision"
         }
         Group::Probe => "the measured bandwidth is wrong, so predictions and placement are wrong",
         Group::Soak => "results, memory or speed of this device do not stay constant under load",

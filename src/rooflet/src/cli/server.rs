@@ -41,17 +41,17 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
-    /// Address of `/health` and `/metrics`, for processes without the role gateway, which serves both
-    /// at its own address.
+    /// Address of `/health` and `/metrics`, for processes without the role gateway, which serves
+    /// both at its own address.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics_listen: Option<SocketAddr>,
     /// Web origins that may send requests to the gateway, such as `https://chat.example.com`; `*`
-    /// for all. Pages of this machine and of apps are always allowed. Clients other than browsers
-    /// are not restricted.
+    /// for all. Pages of this machine (localhost) and of installed apps are always allowed. Clients
+    /// other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
-    /// Requests with a line in the gateway's log: `all`, `errors` (failed or cancelled) or `off`.
-    /// The lines never contain prompts or answers.
+    /// Requests that the gateway logs, one line each: `all`, `errors` (failed or cancelled) or
+    /// `off`. The lines never contain prompts or answers.
     #[arg(long, value_name = "MODE", env = "ROOFLET_ACCESS_LOG", default_value = "all")]
     access_log: AccessLog,
     /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.
@@ -86,8 +86,8 @@ pub(crate) struct Args {
     /// models, faults and thermal traces are used.
     #[arg(long, value_name = "FLEET")]
     simulate: Option<Utf8PathBuf>,
-    /// Let this Mac sleep on AC power. By default, the server prevents sleep on AC power (the display
-    /// may sleep), and not on battery.
+    /// Let this Mac sleep on AC power. By default, the server prevents sleep on AC power (the
+    /// display may sleep), and not on battery.
     #[arg(long)]
     let_sleep: bool,
     /// Stop when standard input closes. A supervisor holds the other end.
@@ -145,8 +145,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(|err| Failure::from(anyhow::Error::from(err)))
 }
 
-/// Kubeconfig of another API server, if one is configured. `is_set` is true if KUBECONFIG is set.
-/// `pod` is the service account of the pod in which this process runs.
+/// Returns the kubeconfig of another API server, if one is configured. `is_set` is true if
+/// KUBECONFIG is set. `pod` is the service account of the pod in which this process runs.
 fn api_server(
     kubeconfig: Option<Utf8PathBuf>,
     is_set: bool,

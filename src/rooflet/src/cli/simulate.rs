@@ -22,7 +22,7 @@ use rooflet_simulation::{Outcome, Policy, RunOptions, Scenario};
 /// predicts. The command measures nothing and changes nothing. The same scenario and seed give the
 /// same output, byte for byte.
 ///
-/// Exit code 1 if an invariant was violated; the seed and the required faults are printed.
+/// Exit code 1 if a guarantee was violated; the seed and the required faults are printed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Scenario, such as examples/simulation/day.yaml.
@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Seed of random faults, requests and delays.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// Run N seeds starting at --seed and print only whether an invariant was violated; with
+    /// Run N seeds starting at --seed and print only whether a guarantee was violated; with
     /// --compare, compare the policies over all seeds.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     Ok(status(&outcomes))
 }
 
-/// Result of seeds without a violated invariant.
+/// Result of seeds without a violated guarantee.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SeedsTried {
@@ -105,7 +105,7 @@ struct SeedsTried {
     faults: usize,
 }
 
-/// Runs seeds until one violates an invariant.
+/// Runs seeds until one violates a guarantee.
 fn try_seeds(
     args: &Args,
     scenario: &Scenario,

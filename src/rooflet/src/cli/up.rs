@@ -50,8 +50,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
     /// Web origins that may send requests to gateway and agent, such as `https://chat.example.com`;
-    /// `*` for all. Pages of this machine and of apps are always allowed. Clients other than
-    /// browsers are not restricted.
+    /// `*` for all. Pages of this machine (localhost) and of installed apps are always allowed.
+    /// Clients other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
     /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.
@@ -60,8 +60,8 @@ pub(crate) struct Args {
     /// Name of this machine's FleetNode. Default: the previous name, initially the host name.
     #[arg(long)]
     node_name: Option<String>,
-    /// Let this Mac sleep on AC power when no request is in flight. By default, it stays awake on AC
-    /// power (the display may sleep); on battery, only requests prevent sleep.
+    /// Let this Mac sleep on AC power when no request is in flight. By default, it stays awake on
+    /// AC power (the display may sleep); on battery, only requests prevent sleep.
     #[arg(long)]
     let_sleep: bool,
     /// Apply these manifests after the start, and wait until their deployments are ready.
@@ -212,7 +212,7 @@ async fn bring_up(
 
 fn next_steps(layout: &Layout, model: &str) {
     ui::progress(&format!(
-        "\nnext:\n  export KUBECONFIG={}\n  kubectl get mdep,mrep,mac -o wide\n  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is rooflet?\"}}]}}'\nCtrl-C stops everything; the next start finds it as it was.",
+        "\nnext:\n  export KUBECONFIG={}\n  kubectl get mdep,mrep,mac -o wide\n  curl http://{}/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is rooflet?\"}}]}}'\nCtrl-C stops all processes; the next start restores the state.",
         shell_word(layout.kubeconfig.as_str()),
         layout.gateway_listen,
     ));

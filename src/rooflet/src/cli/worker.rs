@@ -34,8 +34,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
     /// Web origins that may send requests to this worker, such as `https://chat.example.com`; `*`
-    /// for all. Pages of this machine and of apps are always allowed. Clients other than browsers
-    /// are not restricted.
+    /// for all. Pages of this machine (localhost) and of installed apps are always allowed. Clients
+    /// other than browsers are not restricted.
     #[arg(long, value_name = "ORIGIN[,…]", env = "ROOFLET_ALLOWED_ORIGINS")]
     allowed_origins: Option<AllowedOrigins>,
     /// Maximum context of a request in tokens, prompt and answer together. Default: the model's

@@ -439,7 +439,7 @@ async fn second_controller_takes_over_after_the_leader_stops() {
     assert_eq!(
         fixture.list::<ModelReplica>().await.len(),
         3,
-        "nobody created more"
+        "only one controller creates replicas"
     );
     assert_eq!(holder().await.as_deref(), Some("one"));
     one.cancel();

@@ -111,7 +111,7 @@ pub(crate) enum StartServerError {
 }
 
 impl StartServerError {
-    /// Exit status for the error.
+    /// Returns the exit status for the error.
     pub(crate) fn status(&self) -> ExitStatus {
         match self {
             Self::NoApiServer => ExitStatus::Usage,
@@ -189,7 +189,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     Ok(())
 }
 
-/// Identity of the controller in the leader election.
+/// Returns the identity of the controller in the leader election.
 fn identity(config: &ServerConfig) -> String {
     let hostname = Host::Native.identity().hostname;
     if config.roles.contains(&Role::Apiserver) {
@@ -286,8 +286,8 @@ struct MachineNames {
     addresses: Vec<IpAddr>,
 }
 
-/// Names of the serving certificate besides the loopback names: the listen address, or all names
-/// and addresses of this machine if it is unspecified, and `extra`.
+/// Returns the names of the serving certificate besides the loopback names: the listen address, or
+/// all names and addresses of this machine if it is unspecified, and `extra`.
 fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> MachineNames) -> Vec<String> {
     let mut names = match listen.is_unspecified() {
         false => vec![listen.to_string()],

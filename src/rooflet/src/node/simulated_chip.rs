@@ -39,7 +39,7 @@ impl Chip {
         Ok(())
     }
 
-    /// Number of busy workers, including this one. Their requests share the chip.
+    /// Returns the number of busy workers, including this one. Their requests share the chip.
     pub(super) fn sharers(&self) -> usize {
         let others = self.directory.read_dir_utf8().into_iter().flatten().flatten();
         let others = others.filter(|entry| entry.path() != self.own && is_held(entry.path()));

@@ -79,13 +79,13 @@ impl SimulatedMac {
     /// Starts the machine, which runs until `tasks` stop.
     pub(super) fn begin(self, listener: TcpListener, tasks: &Tasks) -> Result<(), StartAgentError> {
         let agent = Agent::new(self.config.clone(), Host::Fake(self.host.clone()), Clock::System)?;
-        let mut lives = AgentRuns {
+        let mut runs = AgentRuns {
             run_tasks: None,
             active: Vec::new(),
             mac: self,
         };
-        lives.begin(agent, listener);
-        tasks.spawn_detached(lives.run(tasks.stop_token()));
+        runs.begin(agent, listener);
+        tasks.spawn_detached(runs.run(tasks.stop_token()));
         Ok(())
     }
 }
@@ -262,7 +262,7 @@ impl AgentRuns {
         Bytes((self.mac.memory.0 as f64 * share) as u64)
     }
 
-    /// Panic report with the text of published reports.
+    /// Returns a panic report with the text of published reports.
     fn panic_report(&self) -> PanicReport {
         PanicReport {
             at: Clock::System.now(),
@@ -295,7 +295,7 @@ impl AgentRuns {
     }
 }
 
-/// Start and end of each fault, in order of time.
+/// Returns the start and end of each fault, in order of time.
 fn timeline(faults: &[FaultSpec]) -> Vec<(Duration, usize, bool)> {
     let moments = faults.iter().enumerate();
     let mut moments: Vec<_> = moments

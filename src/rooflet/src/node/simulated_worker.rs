@@ -318,7 +318,7 @@ impl Answer {
         (speed.first_token.p50 * slower, slower / speed.decode.p50)
     }
 
-    /// Context length in the middle of the answer.
+    /// Returns the context length in the middle of the answer.
     fn context_tokens(&self) -> f64 {
         (self.prompt_tokens + self.tokens / 2) as f64
     }

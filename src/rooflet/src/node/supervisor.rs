@@ -25,9 +25,9 @@ use rooflet_process::logs::{From, Log, MAX_LOG_BYTES};
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 /// Maximum delay before a restart.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// A child that ran for this time resets the delay.
+/// Run time of a child after which the delay is reset.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// An exit with an error before this time counts as a failed start.
+/// Run time before which an exit with an error counts as a failed start.
 const STARTED_AFTER: Duration = Duration::from_secs(10);
 /// Maximum number of consecutive failed starts of a child that has never run.
 const MAX_FAILED_STARTS: u32 = 3;

@@ -100,8 +100,8 @@ impl fmt::Display for Refusal {
                 binding,
             } => write!(
                 f,
-                "spec.objectives.decodeTokensPerSecond is {objective}, and the whole chip would give each stream {:.1} \
-                 tokens/s (10th percentile; median {:.1}, {}, bound by {})",
+                "spec.objectives.decodeTokensPerSecond is {objective}, and the whole chip would decode {:.1} tokens/s \
+                 per stream (10th percentile; median {:.1}, {}, bound by {})",
                 predicted.p10,
                 predicted.p50,
                 basis.as_str(),

@@ -14,8 +14,8 @@ const BANDWIDTH_ROUNDING: f64 = 0.03;
 /// Maximum distance to the newest generation of the catalogue. Names beyond it are not Apple chips.
 const GENERATIONS_AHEAD: u32 = 4;
 /// Additional half-widths of a prediction's interval, as logarithms, for a chip that is derived
-/// from related bins: for all figures, or for the cores alone if the bandwidth is stated. Assumed;
-/// bandwidths grew by a fifth to a half from generation to generation.
+/// from related bins: for all figures, or for the cores alone if the bandwidth is stated. The
+/// values are assumptions: bandwidths grew by a fifth to a half from generation to generation.
 const UNKNOWN_CHIP: f64 = 0.30;
 const UNKNOWN_CORES: f64 = 0.10;
 /// Half-width if bins of one name differ in bandwidth and the row does not distinguish them: 410 or
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn derives_unknown_bins_derived_bin() {
+    fn derives_unknown_bins_from_related_bins() {
         for (name, cores, bandwidth, expect) in [
             ("M4 Max", None, None, (40, 546.0)),
             ("M4 Max", Some(38), None, (38, 546.0)),

@@ -1,4 +1,4 @@
-//! Use of a GPU's matrix units by the engine. Pure.
+//! Use of a GPU's matrix units by the engine. The module is pure.
 
 use std::fmt;
 
@@ -32,7 +32,8 @@ impl MatrixUnits {
         })
     }
 
-    /// Returns the change with which the engine uses them, if it does not.
+    /// Returns the change that makes the engine use the matrix units. `None` if it uses them
+    /// already.
     pub fn remedy(self) -> Option<&'static str> {
         match self {
             Self::Used => None,

@@ -52,7 +52,7 @@ pub fn chip_names(text: &str) -> Vec<String> {
 /// Returns whether the word is a misspelt or unknown tier: one letter is missing, extra, wrong or
 /// swapped.
 fn is_nearly_a_tier(word: &str) -> bool {
-    // Words as in `M4 Mac mini` and `the M4 may`.
+    // Ordinary words that differ from a tier by one letter, as in `M4 Mac mini` and `the M4 may`.
     const WORDS: [&str; 3] = ["mac", "man", "may"];
     let near = |tier: &&str| {
         let (word, tier): (Vec<char>, Vec<char>) = (word.chars().collect(), tier.chars().collect());

@@ -11,15 +11,15 @@ pub struct EngineBuild {
     pub(super) program: Option<String>,
     /// Key of the parameters' `releases`.
     pub(super) release: Option<String>,
-    /// Release of llama.cpp before 2025.
+    /// True for releases of llama.cpp before 2025.
     pub(super) early: bool,
     pub(super) flash_attention: bool,
-    /// Uses the matrix units of GPUs that have them.
+    /// True if the build uses the matrix units of GPUs that have them.
     pub(super) matrix_units: bool,
-    /// Release from the time in which `mlx_lm.convert` stored floats as float16.
+    /// True for releases from the time in which `mlx_lm.convert` stored floats as float16.
     pub(super) float16: bool,
-    /// Serves requests continuously, so that its weights stay resident. Other programs start for a
-    /// run or idle between runs.
+    /// True if the program serves requests continuously, so that its weights stay resident. Other
+    /// programs start for a run or idle between runs.
     pub(super) warm_server: bool,
 }
 

@@ -37,8 +37,8 @@ const DECODE: Measure = Measure {
     run_deviation: 0.03,
     open_deviation: 0.015,
 };
-/// Assumed, because no such runs are published. Prompts differ more in length than contexts do, and
-/// one factor covers all of them.
+/// The values are assumptions, because no such runs are published. Prompts differ more in length
+/// than contexts do, and one factor covers all of them.
 const FIRST_TOKEN: Measure = Measure {
     run_deviation: 0.05,
     open_deviation: 0.05,
@@ -219,8 +219,8 @@ fn posterior_factor(errors: &[f64], predicted: Interval, measure: Measure) -> Op
 }
 
 /// Returns mean and deviation of the logarithm, given the deviation of the prior. The iteration
-/// starts at the median run, so that it converges to the majority; there may be no maximum between
-/// two groups.
+/// starts at the median run, so that it converges to the majority of the runs. Between two groups
+/// of runs, the likelihood may have no maximum.
 fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
     let prior_precision = prior.powi(-2);
     let middle = nearest(&sorted(errors.iter().copied()), 0.5).unwrap_or_default();

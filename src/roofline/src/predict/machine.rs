@@ -1,6 +1,6 @@
 //! Prediction from a probe. The measured figures replace the data sheet (η = 1), and a plain model
-//! needs no constants that were fitted on other machines. It therefore applies to every back end,
-//! including CPU and CUDA.
+//! needs no constants that were fitted on other machines. This predictor therefore applies to every
+//! backend, including CPU and CUDA.
 
 use super::decode::StepTime;
 use super::parameters::{DecodeParameters, EnginePrefill};
@@ -23,11 +23,12 @@ const STEP_KERNELS: f64 = 9.0;
 const GROUP_SIZE: f64 = 64.0;
 const SCALE_BITS: u32 = 16;
 /// Half-width, as a logarithm, for everything that a probe does not measure: other matrix shapes,
-/// and the work of the host between steps. Assumed; runs on the node narrow it (see `calibration`).
+/// and the work of the host between steps. The value is an assumption; runs on the node narrow the
+/// interval (see `calibration`).
 const OPEN_SPREAD: f64 = 0.12;
 
 /// Additional half-width of an expired probe. Engines drift by 5–15 % between releases on one
-/// machine (docs/roofline.md), and heat and other programs vary. Assumed.
+/// machine (docs/roofline.md), and heat and other programs vary. The value is an assumption.
 const STALE_SPREAD: f64 = 0.15;
 
 /// Figures of a probe that determine speed.
@@ -207,8 +208,9 @@ impl MeasuredMachine {
         let (fixed, per_width) = self.layer;
         let small = fixed + per_width * work.hidden;
         let memory = multiplying + attending;
-        // The host builds the graph of the next token while the device computes this one. A step
-        // takes the longer of both; small models on fast devices are limited by the host.
+        // The host builds the graph of the next token while the device computes this one. The
+        // longer of the two determines the time of a step: the host limits small models on fast
+        // devices.
         let layers = work.layers + kinds;
         let device = memory + layers * (small - self.graph_building).max(0.0);
         let program = layers * (small + (MATRICES_PER_LAYER + ATTENTION_KERNELS) * self.launch)
@@ -271,7 +273,7 @@ fn small_kernels(probe: &Measurements, launch: f64) -> (f64, f64) {
         .map(|figure| (f64::from(figure.hidden_size), figure.seconds.median.max(0.0)))
         .collect();
     match points.as_slice() {
-        // About as many small kernels as matrices.
+        // Assumes about as many small kernels as matrices.
         [] => (MATRICES_PER_LAYER * launch, 0.0),
         [one] => (one.1, 0.0),
         [first, .., last] => {

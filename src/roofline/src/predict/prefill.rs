@@ -1,7 +1,8 @@
 //! Prefill speed and time to first token.
 //!
 //! ```text
-//! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀)) + W(n)/(0.8·BW) + ρ·resident + t_fixed
+//! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀))
+//!     + W(n)/(0.8·BW) + ρ·resident + t_fixed
 //! ```
 //!
 //! n is the number of tokens that are not cached. F are floating-point operations (see

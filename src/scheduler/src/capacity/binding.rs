@@ -1,8 +1,8 @@
 //! Resource that runs out first as the demand grows.
 //!
-//! Determined by trial: the search runs with twice the memory, chips of twice the speed, and
-//! unlimited disks. The resource that increases the capacity most is the bottleneck. Its
-//! explanation comes from the nodes that are full.
+//! The bottleneck is determined by trial: the search runs with twice the memory, with chips of
+//! twice the speed, and with unlimited disks. The resource that increases the capacity most is the
+//! bottleneck. Its explanation comes from the nodes that are full.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ pub(super) struct WhatIfs {
 }
 
 impl WhatIfs {
-    /// Evaluates better machines. The current ones carry `factor`, and at most `bound`.
+    /// Evaluates better machines. The current machines carry `factor` times the demand; `bound` is
+    /// an upper bound of that factor.
     pub(super) fn new(
         question: &Question,
         judged: &Judged<'_>,

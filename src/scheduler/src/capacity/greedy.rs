@@ -329,9 +329,9 @@ struct Host {
     room: f64,
     /// Share of memory that remains free.
     left: f64,
-    /// Sum of the shares of memory, disk and reserved time that the replica uses, and chip time per
-    /// request.
+    /// Sum of the shares of memory, disk and reserved time that the replica uses.
     taken: f64,
+    /// Chip time per request, in seconds.
     service: f64,
 }
 

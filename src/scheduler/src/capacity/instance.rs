@@ -8,9 +8,9 @@
 //! - admission: `Σ reserved ≤ 1`, the shares of the device that admission reserves.
 //! - objectives: `Σ objective_share + Σ y·prefill ≤ 1`: beside prefill, all streams of all models can decode
 //!   at their objectives simultaneously.
-//! - first token: the mean wait behind other prefills, `Σ y·t² / 2(1 − Σ y·t)` in an M/G/1 queue
-//!   (Pollaczek and Khinchine), is at most the smallest permitted wait `w` of all models. This is
-//!   equivalent to the linear form `Σ y·(t + t²/2w) ≤ 1`.
+//! - first token: the mean wait behind other prefills of `t` seconds each, `Σ y·t² / 2(1 − Σ y·t)`
+//!   in an M/G/1 queue (Pollaczek and Khinchine), is at most the smallest permitted wait `w` of all
+//!   models. This is equivalent to the linear form `Σ y·(t + t²/2w) ≤ 1`.
 
 use rooflet_base::units::Bytes;
 
@@ -71,7 +71,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Returns the smaller of each need.
+    /// Returns the less demanding of each need: the smaller amount and the longer wait.
     pub(super) fn at_most(&self, other: &Self) -> Self {
         let waits = self.wait.zip(other.wait);
         Self {
@@ -209,7 +209,8 @@ impl ClassSupply {
     }
 }
 
-/// Coefficient of one request per second in the limit of the wait; see the module documentation.
+/// Returns the coefficient of one request per second in the limit of the wait; see the module
+/// documentation.
 pub(super) fn waiting_share(prefill: f64, wait: f64) -> f64 {
     prefill + prefill * prefill / (2.0 * wait.max(1e-6))
 }
@@ -343,8 +344,8 @@ impl Placement {
         self
     }
 
-    /// Gives load to idle replicas if their nodes have capacity. Divides the load of such models in
-    /// proportion to the free capacity of each replica.
+    /// Assigns load to idle replicas if their nodes have capacity. Divides the load of such models
+    /// in proportion to the free capacity of each replica.
     pub(super) fn without_idle(mut self, instance: &Instance) -> Self {
         for model in 0..instance.models.len() {
             let answered = self.answered(model);

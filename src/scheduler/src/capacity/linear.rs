@@ -3,7 +3,7 @@
 
 use microlp::{ComparisonOp, Error, OptimizationDirection, Problem, SolveOutcome, Variable};
 
-/// `maximise objective·x` where `x ≥ 0` and every row holds.
+/// Maximisation of `objective·x` where `x ≥ 0` and every row holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LinearProgram {
     pub(super) objective: Vec<f64>,
@@ -64,7 +64,7 @@ impl LinearProgram {
         optimal(self.problem().solve())
     }
 
-    /// Rows of one variable become its bounds, which the solver handles without a row.
+    /// Builds the solver's problem. Rows with one variable become bounds of that variable.
     fn problem(&self) -> Problem {
         let mut bounds = vec![(0.0_f64, f64::INFINITY); self.objective.len()];
         let mut rows = Vec::new();
@@ -104,7 +104,7 @@ impl Row {
     }
 }
 
-/// A program at its optimum. Solving it again under tighter limits starts from there.
+/// Program at its optimum. Solving it again under tighter limits starts from this optimum.
 #[derive(Debug, Clone)]
 pub(super) struct Optimum {
     program: LinearProgram,
@@ -166,7 +166,7 @@ fn optimal(outcome: Result<SolveOutcome, Error>) -> Result<microlp::Solution, No
     }
 }
 
-/// Values below zero are within the solver's tolerance of it.
+/// Converts the solver's solution. Values below 0 are within the solver's tolerance and become 0.
 fn solution(optimum: &microlp::Solution) -> Solution {
     Solution {
         value: optimum.objective(),
@@ -281,7 +281,7 @@ mod tests {
                         }
                     }
                     (Err(NoOptimum::Infeasible), Err(NoOptimum::Infeasible)) => {}
-                    (short, long) => prop_assert!(false, "{short:?}, the long way {long:?}"),
+                    (short, long) => prop_assert!(false, "resolved: {short:?}, from the start: {long:?}"),
                 }
             }
         }

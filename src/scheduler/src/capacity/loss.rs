@@ -4,9 +4,9 @@ use super::search::{self, Remaining};
 use super::working::Working;
 use rooflet_api::v1alpha1::PlanNodeLoss;
 
-/// Returns the effect for each class of node, for a feasible plan; `bound` is the upper bound of
-/// all nodes. If limits of the streams were compared, another one may survive the loss, so a failure
-/// is not proven.
+/// Returns the effect of the loss of one node of each class, for a feasible plan. `bound` is the
+/// upper bound of the demand that all nodes carry. `compared`: the plan compared several limits of
+/// streams. With another limit, the plan may survive the loss, so a failure is not proven.
 pub(super) fn node_losses(working: &Working<'_>, bound: f64, compared: bool) -> Vec<PlanNodeLoss> {
     let judged = working.judged;
     let of_class = |(class, supply): (usize, &super::instance::ClassSupply)| {

@@ -31,8 +31,9 @@ pub struct NodeClass {
     pub bandwidth: Option<BytesPerSecond>,
     /// Memory available to models.
     pub allocatable: Bytes,
-    /// Memory and share of chip time that other replicas reserve on each node.
+    /// Memory that other replicas reserve on each node.
     pub held: Bytes,
+    /// Share of chip time that other replicas reserve on each node.
     pub committed: f64,
     /// Disk space for replicas; `None` if unknown, which disables the disk limit.
     pub disk: Option<NodeDisk>,
@@ -48,7 +49,7 @@ pub struct PlannedModel {
     pub requests_per_second: f64,
     pub prompt_tokens: u32,
     pub answer_tokens: u32,
-    /// Context, and the most streams that a replica may have.
+    /// Context tokens and maximum number of streams of a replica.
     pub demand: Demand,
     /// Disk space of a replica.
     pub disk: Bytes,
@@ -159,8 +160,9 @@ impl Fit {
         }
     }
 
-    /// Evaluates the number of streams, up to `most`, with which one node carries the most requests.
-    /// Among equal numbers, the smallest needs the least memory.
+    /// Evaluates the number of streams, up to `most`, with which one node carries the most
+    /// requests. Of equally good numbers, the smallest is chosen, because it needs the least
+    /// memory.
     fn with_best_streams(model: &PlannedModel, class: &NodeClass, most: u32, utilization: f64) -> Self {
         let of = |streams: u32| {
             let mut few = model.clone();
@@ -267,10 +269,11 @@ fn load(
     }
 }
 
-/// Relative increase below which more streams do not pay for their memory.
+/// Minimum ratio of carried requests at which a larger number of streams is chosen despite its
+/// additional memory.
 const MORE: f64 = 1.001;
-/// Number of streams up to which every number is tried. Beyond, each is a quarter more than the one
-/// before.
+/// Number of streams up to which every number is tried. Above it, each tried number is a quarter
+/// larger than the previous one.
 const EVERY_STREAM: u32 = 16;
 
 /// Returns the numbers of streams that are tried, in ascending order. They do not depend on the

@@ -183,7 +183,7 @@ fn relaxed(instance: &Instance, objective: Objective) -> Relaxed {
     }
 }
 
-/// Dual feasible function of this order; see the module documentation.
+/// Applies the dual feasible function of this order to a share; see the module documentation.
 fn packed_share(share: f64, order: u32) -> f64 {
     let parts = f64::from(order + 1) * share;
     if (parts - parts.round()).abs() < 1e-9 {

@@ -391,7 +391,7 @@ fn default_name(chip: &ChipVariant, memory: Bytes) -> String {
 }
 
 /// Returns the classes of schedulable nodes. Each class has the speed of its slowest node and the
-/// capacity of its smallest.
+/// capacity of its smallest. `beside_running`: the reservations of running replicas remain.
 pub fn current_fleet(nodes: &[FleetNode], replicas: &[ModelReplica], beside_running: bool) -> Vec<NodeClass> {
     let running = replicas.iter().filter(|_| beside_running);
     let fleet = Fleet::new(nodes, running);

@@ -116,11 +116,12 @@ pub fn answer(question: &Question) -> PlanVerdict {
 struct Evaluated<'a> {
     judged: Judged<'a>,
     most_streams: u32,
-    /// Models that no node can serve. `others` is the instance without them.
+    /// Models that no node can serve.
     unservable: Vec<usize>,
+    /// Instance without the unservable models.
     others: Instance,
     capacity: Capacity,
-    /// Other limits were compared.
+    /// True if other limits were compared.
     compared: bool,
 }
 
@@ -259,7 +260,8 @@ fn summary(verdict: &PlanVerdict, binding: Option<&Binding>, capacity: &Capacity
     format!("The demand does not fit: the fleet carries {most}. {proof}.{why}")
 }
 
-/// Summary for a plan without requests, for which a multiple of the demand is meaningless.
+/// Returns the summary of a plan without requests, for which a multiple of the demand is
+/// meaningless.
 fn nothing_demanded(verdict: &PlanVerdict) -> String {
     format!(
         "No requests are demanded. All required replicas are placed: {} of {} nodes are used. {}.",
@@ -303,12 +305,12 @@ fn loss_of_a_node(verdict: &PlanVerdict) -> String {
         })
         .collect();
     format!(
-        "It does not survive the loss of one node of {}{until}",
+        "The fleet does not survive the loss of one node of {}{until}",
         list(&classes)
     )
 }
 
-/// `a, b, c and 4 more`.
+/// Formats a list of names: `a, b, c and 4 more`.
 fn list(names: &[String]) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
     let listed = &names[..names.len() - more];
@@ -318,7 +320,7 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// `1.6 times`.
+/// Formats a multiple: `1.60 times`.
 fn times(factor: f64) -> String {
     if factor >= MAX_FACTOR {
         format!("more than {factor:.0} times")

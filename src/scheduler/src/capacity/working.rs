@@ -287,7 +287,7 @@ fn percentiles(interval: Interval) -> Percentiles {
     }
 }
 
-/// JSON has no infinity.
+/// Returns 0 for infinity, which JSON cannot represent.
 fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { 0.0 }
 }

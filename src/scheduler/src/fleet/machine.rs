@@ -121,7 +121,7 @@ impl Machine {
 /// Requirements of a kind of request on a machine.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Fit {
-    /// `None` if only the agent can compute it, or the model cannot be served.
+    /// `None` if only the agent can compute them, or the model cannot be served.
     pub(crate) requirements: Option<Requirements>,
     /// Reason why the request never runs on this machine, independent of other replicas.
     pub(crate) obstacle: Option<Rejection>,

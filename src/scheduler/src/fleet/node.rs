@@ -200,8 +200,8 @@ impl Load {
         (1.0 - objectives).max(0.0) / (others + 1) as f64
     }
 
-    /// Predicted decode speed of each replica without objectives if all are busy, in tokens per
-    /// second.
+    /// Returns the predicted decode speed of each replica without objectives if all are busy, in
+    /// tokens per second.
     #[cfg(test)]
     pub(crate) fn shared_speeds(&self) -> impl Iterator<Item = f64> {
         let time = (1.0 - self.objective_shares.iter().sum::<f64>()).max(0.0);
@@ -209,8 +209,8 @@ impl Load {
         self.best_effort.iter().map(move |rate| rate * time / neighbours)
     }
 
-    /// Predicted effect of one more replica without objectives. `rate` is the decode speed of one
-    /// of its streams with the chip to itself, in tokens per second.
+    /// Returns the predicted effect of one more replica without objectives. `rate` is the decode
+    /// speed of one of its streams with the chip to itself, in tokens per second.
     ///
     /// Replicas without objectives share the chip time that objectives leave equally, as if all
     /// were busy.

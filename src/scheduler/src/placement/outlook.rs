@@ -20,8 +20,8 @@ impl NodeState {
     /// Returns the share of the chip's time for `count` replicas of a deployment while all others
     /// are busy.
     ///
-    /// With objectives, that is the unreserved share. Without, the replicas divide what objectives
-    /// leave.
+    /// With objectives, the result is the unreserved share. Without, all replicas without
+    /// objectives share equally the time that objectives leave.
     pub fn left_to(&self, deployment: &ReplicaKey, has_objectives: bool, count: u32) -> f64 {
         let (mut objectives, mut best_effort, mut others) = (0.0, 0.0, 0);
         for (request, share) in self.reserved_shares() {

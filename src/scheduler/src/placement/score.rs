@@ -208,13 +208,14 @@ impl Loading {
 /// known node.
 const UNKNOWN_RATE: f64 = 0.001;
 
-/// Speeds that differ by less are equal: predictions are not more precise.
+/// Ratio of two adjacent levels of speed. Speeds on one level count as equal, because predictions
+/// are not more precise.
 const LEVEL: f64 = 1.05;
 
 /// Gains below this are 0, in tokens per second.
 const MIN_GAIN: f64 = 0.05;
 
-/// Logarithmic level of a speed in tokens per second.
+/// Returns the logarithmic level of a speed in tokens per second.
 fn speed_level(speed: f64) -> i64 {
     match speed > 0.0 {
         true => (speed.ln() / LEVEL.ln()).round() as i64,
@@ -222,7 +223,7 @@ fn speed_level(speed: f64) -> i64 {
     }
 }
 
-/// Logarithmic level of a gain or loss in tokens per second, symmetric around 0.
+/// Returns the logarithmic level of a gain or loss in tokens per second, symmetric around 0.
 fn gain_level(gain: f64) -> i64 {
     let level = (gain.abs() / MIN_GAIN).ln().max(0.0) / LEVEL.ln();
     level.copysign(gain).round() as i64

@@ -8,7 +8,7 @@ use rooflet_api::v1alpha1::*;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::memory::ServedModel;
 
-/// A word `key=value` of a fixture line.
+/// Returns the value of the word `key=value` of a line.
 pub(super) fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     line.split_whitespace()
         .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
@@ -18,9 +18,11 @@ pub(super) fn has(line: &str, word: &str) -> bool {
     line.split_whitespace().any(|found| found == word)
 }
 
-/// `a mem=8 ram=16 disk=3 network=50 model=guide:4,big:9 label=zone:x taint=key:NoSchedule
-/// chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned drain notready broken`; sizes in
-/// GiB, the disk in GB/s and the network in MB/s as measured; room: disk space for replicas.
+/// Builds a node from words such as `a mem=8 ram=16 disk=3 network=50 model=guide:4,big:9
+/// label=zone:x taint=key:NoSchedule chip=M4_Max/40 room=9 pulled=6 condition=OnBattery cordoned
+/// drain notready broken`. Sizes are in GiB. `disk` is the measured speed in GB/s, `network` the
+/// measured speed in MB/s, `room` the disk space for replicas, and `pulled` the size of a
+/// downloaded model.
 pub(super) fn node(line: &str) -> FleetNode {
     let name = line.split_whitespace().next().expect("a name");
     let mut node = FleetNode::new(name, FleetNodeSpec::default());
@@ -117,9 +119,10 @@ pub(super) fn node(line: &str) -> FleetNode {
     node
 }
 
-/// `x of=dep rev=1 on=a model=guide context=2048 select=zone:x tolerate=key rate=20 priority=5
-/// strategy=BinPack anti=Required spread=zone anyway store=9 nominated=a reserved=5 ready failed
-/// ending file`.
+/// Builds a replica from words such as `x of=dep rev=1 on=a model=guide context=2048 select=zone:x
+/// tolerate=key rate=20 priority=5 strategy=BinPack anti=Required spread=zone anyway store=9
+/// nominated=a reserved=5 ready failed ending file`. `store` (disk for the KV cache) and `reserved`
+/// are in GiB, `rate` in tokens per second.
 pub(super) fn replica(line: &str) -> ModelReplica {
     let name = line.split_whitespace().next().expect("a name");
     let source = if has(line, "file") {

@@ -114,14 +114,14 @@ fn best_effort(random: &mut Random, strategy: &str) -> (Vec<FleetNode>, Vec<Repl
     (nodes, requests)
 }
 
-/// Sum of the predicted decode speeds of all replicas without objectives if all are busy, in tokens
-/// per second.
+/// Returns the sum of the predicted decode speeds of all replicas without objectives if all are
+/// busy, in tokens per second.
 fn total_speed(fleet: &Fleet) -> f64 {
     let nodes = fleet.nodes.iter();
     nodes.flat_map(|node| node.load.shared_speeds()).sum()
 }
 
-/// The largest number of replicas that fit, and their largest total speed.
+/// Returns the largest number of replicas that fit, and their largest total speed.
 fn fastest(requests: &[ReplicaRequest], fleet: &mut Fleet, placed: usize) -> (usize, f64) {
     let Some((request, rest)) = requests.split_first() else {
         return (placed, total_speed(fleet));

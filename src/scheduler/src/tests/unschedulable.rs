@@ -12,7 +12,7 @@ fn message(nodes: &str, replicas: &str) -> String {
     let mut fleet = Fleet::new(&nodes, &replicas);
     let waiting = replicas.iter().rfind(|replica| replica.spec.node_name.is_none());
     let request = ReplicaRequest::new(waiting.expect("one waits"));
-    let why = place(&request, &mut fleet).expect_err("no node takes it");
+    let why = place(&request, &mut fleet).expect_err("no node accepts it");
     why.to_string()
 }
 

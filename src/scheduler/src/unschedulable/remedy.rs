@@ -222,9 +222,9 @@ impl RemedyFinder<'_> {
         })
     }
 
-    /// Returns effort and change so that the node has memory and time for the replica: smaller
-    /// requirements or fewer other replicas. The change is `None` if none is necessary. `longest`:
-    /// maximum context of the model, if the request exceeds it.
+    /// Returns the change after which the node has memory and chip time for the replica (smaller
+    /// requirements or fewer other replicas), with its effort. The change is `None` if none is
+    /// necessary. `longest`: maximum context of the model, if the request exceeds it.
     fn room(&self, node: &NodeState, longest: Option<u32>) -> Option<(u32, Option<String>)> {
         let request = self.search.request;
         let load = node.load_for(request);

@@ -30,7 +30,7 @@ impl Disorder {
         }
     }
 
-    /// Returns the age from which on a receiver has all events at a point in time.
+    /// Returns how old an event must be at a point in time for the receiver to surely have it.
     pub(crate) fn lag(&self, at: Duration) -> Duration {
         match self.last {
             Some(last) if at <= last + MAX_LATENESS => MAX_LATENESS,

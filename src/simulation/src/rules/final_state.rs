@@ -57,8 +57,8 @@ impl Rules {
             .iter()
             .filter(|replica| world.is_ready_and_running(replica))
             .count();
-        // A rollout at its throughput floor reports that and waits for a user. It keeps its surge
-        // replicas.
+        // A rollout that is stopped at its throughput floor reports the reason and waits for a
+        // user. It keeps its surge replicas.
         let conditions = deployment.status.iter().flat_map(|status| &status.conditions);
         let mut at_floor = conditions.filter(|condition| condition.reason == "ThroughputFloor");
         let max = match at_floor.next() {

@@ -1,4 +1,4 @@
-//! Invariants of nodes that the API server receives no heartbeats from.
+//! Invariants of nodes whose heartbeats do not reach the API server.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Rules {
                 replica.spec.node_name.as_ref() == Some(name) && ready
             });
             if unnoticed || ready {
-                let what = if ready { "replicas of it are" } else { "it is" };
+                let what = if ready { "its replicas are" } else { "the node is" };
                 let message = format!("{name} has been silent for minutes, and {what} still shown as Ready");
                 self.report(world.now, "requests are never routed to lost nodes", message);
             }

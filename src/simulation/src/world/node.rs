@@ -36,7 +36,7 @@ pub(crate) struct Node {
     /// lower number.
     pub(crate) incarnation: u32,
     pub(crate) synced: bool,
-    /// Number of active faults without power. The following fields are counts or strengths of
+    /// Number of active faults that cut the power. The following fields are counts or strengths of
     /// active faults, too.
     pub(crate) unpowered: u32,
     pub(crate) agent_down: u32,

@@ -82,7 +82,7 @@ fn previous(
     last
 }
 
-/// Slowdown from which on a Mac reports the thermal state Serious.
+/// Minimum slowdown at which a Mac reports the thermal state Serious.
 const HOT_FACTOR: f64 = 1.5;
 
 impl World<'_> {

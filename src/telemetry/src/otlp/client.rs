@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use super::settings::Destination;
 use rooflet_base::loopback;
 
-/// Sends requests on the runtime that created the client: the SDK calls its exporters from threads
-/// of its own.
+/// HTTP client that sends requests on the runtime that created the client, because the SDK calls
+/// its exporters from separate threads.
 pub(super) struct Client {
     http: reqwest::Client,
     runtime: Handle,

@@ -238,7 +238,7 @@ fn sampler(name: Option<Variable>, ratio: Option<Variable>) -> Result<Sampler, S
     })
 }
 
-/// Share of sampled traces, from 0 to 1; 1 if unset.
+/// Returns the share of sampled traces, from 0 to 1. Default: 1.
 fn sampling_ratio(variable: Option<Variable>) -> Result<f64, SettingsError> {
     let Some((variable, value)) = variable else {
         return Ok(1.0);

@@ -23,9 +23,10 @@ struct Collector {
 }
 
 impl Collector {
-    /// Starts a collector that answers with `status`, but never answers the first `slow` requests.
+    /// Starts a collector that responds with `status`, but never responds to the first `slow`
+    /// requests.
     async fn start(status: StatusCode, slow: usize) -> Self {
-        // A second installation is refused, which is fine.
+        // Fails if another test of the process has already installed the provider.
         drop(rustls::crypto::ring::default_provider().install_default());
         let (received_tx, received) = mpsc::unbounded_channel();
         let slow = Arc::new(std::sync::atomic::AtomicUsize::new(slow));

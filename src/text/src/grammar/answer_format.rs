@@ -27,10 +27,10 @@ pub struct PermittedCalls<'a> {
     /// Functions with their index in the request. If the schema of a function that is not strict is
     /// unsupported, its arguments may be any JSON.
     pub functions: Vec<(usize, &'a Function)>,
-    /// More than one call is permitted.
+    /// True if more than one call is permitted.
     pub parallel: bool,
-    /// Text may precede or replace the calls. Only strict functions are constrained to their
-    /// schemas.
+    /// True if text may precede or replace the calls. Then only strict functions are constrained to
+    /// their schemas.
     pub optional: bool,
 }
 
@@ -320,7 +320,8 @@ impl Writer<'_, '_> {
         self.builder.literal(&before, arguments)
     }
 
-    /// The identifier of a Kimi call ends with its index in the answer. Any index is permitted.
+    /// Builds a Kimi call. Its identifier ends with its index in the answer; any index is
+    /// permitted.
     fn kimi_call(&mut self, name: &str, arguments: NodeId) -> NodeId {
         let end = self.marks(&[kimi::CALL_END]);
         let end = self.builder.literal(&end, RETURN);

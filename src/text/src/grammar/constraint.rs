@@ -77,7 +77,8 @@ impl Constraint {
         lock(&self.shared).automaton.needs_rebuild()
     }
 
-    /// Approximate memory of the shared state. `None` while another answer computes a mask.
+    /// Returns the approximate memory of the shared state, or `None` while another answer computes
+    /// a mask.
     pub fn bytes(&self) -> Option<Bytes> {
         let shared = self.shared.try_lock().ok()?;
         let masks: usize = shared.masks.values().map(|(mask, _)| mask.bytes()).sum();

@@ -23,7 +23,7 @@ struct Branch<'a> {
     parts: Vec<&'a Json>,
     /// Permitted kinds of values. `None`: all kinds.
     kinds: Option<Vec<Kind>>,
-    /// Values of other kinds are rejected.
+    /// True if values of other kinds are rejected.
     typed: bool,
     required: HashSet<&'a str>,
     members: HashMap<&'a str, Vec<&'a Json>>,

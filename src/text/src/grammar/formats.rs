@@ -93,7 +93,7 @@ fn duration() -> String {
     format!("P(({day}|{month}|{year})({time})?|{time}|{week})")
 }
 
-/// Expression of IPv6 addresses without an IPv4 suffix.
+/// Returns the expression of IPv6 addresses without an IPv4 suffix.
 fn ipv6() -> String {
     let group = "[0-9a-fA-F]{1,4}";
     let mut branches = vec![
@@ -107,8 +107,8 @@ fn ipv6() -> String {
     branches.join("|")
 }
 
-/// Expression of URIs without user information, with at most `most` characters, and never more than
-/// the 2083 characters that browsers accept. `most` is above [`COUNTED`].
+/// Returns the expression of URIs without user information, with at most `most` characters, and
+/// never more than the 2083 characters that browsers accept. `most` is above [`COUNTED`].
 fn uri(most: Option<u32>) -> String {
     let plain = "-A-Za-z0-9._~!$&'()*+,;=:@";
     let coded = "%[0-9A-Fa-f]{2}";
@@ -127,7 +127,8 @@ fn uri(most: Option<u32>) -> String {
     )
 }
 
-/// Expression of host names with quantifiers for the characters of a label and for further labels.
+/// Returns the expression of host names with quantifiers for the characters of a label and for
+/// further labels.
 fn hostname(characters: &str, labels: &str) -> String {
     let label = format!("[A-Za-z0-9]([A-Za-z0-9-]{characters}[A-Za-z0-9])?");
     format!(r"{label}(\.{label}){labels}")
@@ -137,9 +138,9 @@ fn base64(digit: &str) -> String {
     format!("({digit}{{4}})*({digit}{{2}}==|{digit}{{3}}=)?")
 }
 
-/// Expression of a JWT: two objects and an optional signature (RFC 7515, compact) in base64 without
-/// padding. No base64 text has a single digit after complete groups of four. An object starts with
-/// a brace, followed by a quote, white space or its end.
+/// Returns the expression of a JWT: two objects and an optional signature (RFC 7515, compact) in
+/// base64 without padding. No base64 text has a single digit after complete groups of four. An
+/// object starts with a brace, followed by a quote, white space or its end.
 fn jwt() -> String {
     let digit = "[A-Za-z0-9_-]";
     let rest = format!("{digit}{{2}}({digit}{{4}})*({digit}{{2,3}})?");

@@ -126,7 +126,7 @@ fn number(builder: &mut Builder) -> NodeId {
     builder.any_of(vec![natural, negative])
 }
 
-/// Member of an object: `"name": value`.
+/// Builds a member of an object: `"name": value`.
 pub(super) fn member(builder: &mut Builder, space: NodeId, name: NodeId, value: NodeId) -> NodeId {
     let value = builder.call(space, value);
     let colon = builder.literal(b":", value);

@@ -309,14 +309,14 @@ impl<'a> Compiler<'a, '_> {
         self.spaced(close)
     }
 
-    /// Rule of an item that is not the first.
+    /// Builds the rule of an item that is not the first.
     fn after_comma(&mut self, item: NodeId) -> NodeId {
         let item = self.spaced(item);
         self.builder.literal(b",", item)
     }
 }
 
-/// Compact JSON of a value.
+/// Returns the compact JSON of a value.
 fn text(value: &Json) -> Vec<u8> {
     serde_json::to_vec(value).expect("JSON values serialize")
 }

@@ -37,7 +37,7 @@ impl Mask {
         mask
     }
 
-    /// Size in memory, in bytes.
+    /// Returns the size in memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
@@ -71,7 +71,7 @@ impl Mask {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// Number of permitted tokens.
+    /// Returns the number of permitted tokens.
     pub(super) fn count(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }

@@ -74,7 +74,7 @@ pub(super) struct Positions {
 }
 
 impl Positions {
-    /// Number of positions before a byte node.
+    /// Returns the number of positions before a byte node.
     pub(super) fn count(&self) -> usize {
         self.reading.len()
     }
@@ -153,7 +153,7 @@ impl Automaton {
         Ok(self.intern(positions))
     }
 
-    /// Start state of the grammar. Invalid after the states were discarded.
+    /// Returns the start state of the grammar. It is invalid after the states were discarded.
     pub(super) fn start(&self) -> StateId {
         self.start
     }
@@ -179,12 +179,12 @@ impl Automaton {
         self.bytes > MAX_BYTES
     }
 
-    /// Approximate memory in bytes.
+    /// Returns the approximate memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.stacks.len() * 2 * size_of::<(Frame, StackId)>()
     }
 
-    /// Number of positions visited so far, as a measure of cost.
+    /// Returns the number of positions visited so far, as a measure of cost.
     pub(super) fn work(&self) -> usize {
         self.work
     }

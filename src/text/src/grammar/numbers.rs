@@ -71,7 +71,7 @@ impl Decimal {
 }
 
 impl Edge {
-    /// Smallest permitted integer, if this is a minimum.
+    /// Returns the smallest permitted integer, if this is a minimum.
     fn first_whole(&self) -> Vec<u8> {
         match self.exclusive || !self.decimal.fraction.is_empty() {
             true => incremented(&self.decimal.whole),
@@ -79,7 +79,7 @@ impl Edge {
         }
     }
 
-    /// Largest permitted integer, if this is a maximum.
+    /// Returns the largest permitted integer, if this is a maximum.
     fn last_whole(&self) -> Option<Vec<u8>> {
         let Decimal { whole, fraction } = &self.decimal;
         match self.exclusive && fraction.is_empty() {
@@ -90,7 +90,8 @@ impl Edge {
 }
 
 impl Bound {
-    /// `exclusive`: the value itself is not permitted. Returns `None` for too many digits.
+    /// Creates a bound. `exclusive` is true if the value itself is not permitted. Returns `None`
+    /// for too many digits.
     pub(super) fn new(value: &Number, exclusive: bool) -> Option<Self> {
         let decimal = Decimal::new(value)?;
         Some(Self {
@@ -203,7 +204,7 @@ impl Step {
         (u64::from(remainder) * 10_u64.pow(places)).is_multiple_of(self.units.into())
     }
 
-    /// Step of the multiples that are integers.
+    /// Returns the step of the multiples that are integers.
     pub(super) fn of_integers(self) -> Self {
         let (mut units, mut one) = (self.units, 10_u32.pow(self.places));
         while one != 0 {

@@ -295,7 +295,7 @@ impl<'a> Schema<'a> {
         SchemaError::Empty { at: self.at.clone() }
     }
 
-    /// Path of a part of the schema.
+    /// Returns the path of a part of the schema.
     pub(super) fn below(&self, part: &str) -> String {
         format!("{}/{part}", self.at)
     }

@@ -145,7 +145,7 @@ impl Vocabulary {
         self.duplicates.get(&token).map_or(&[], Vec::as_slice)
     }
 
-    /// Largest number of plain characters that a slice distinguishes.
+    /// Returns the largest number of plain characters that a slice distinguishes.
     pub(super) fn most_plain_characters() -> usize {
         PLAIN_CHARACTERS[PLAIN_CHARACTERS.len() - 1]
     }
@@ -206,7 +206,7 @@ impl Slice {
     }
 }
 
-/// Number of characters, if all are plain; see [`PLAIN_ASCII`].
+/// Returns the number of characters if all are plain; see [`PLAIN_ASCII`].
 fn plain_characters(bytes: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(bytes).ok()?;
     let plain = |c: char| match u8::try_from(c).ok().filter(u8::is_ascii) {

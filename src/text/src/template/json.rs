@@ -68,7 +68,7 @@ struct PythonFormatter {
     item: String,
     name: String,
     depth: usize,
-    /// The innermost list or object is empty so far.
+    /// True if the innermost list or object is empty so far.
     is_empty: bool,
 }
 

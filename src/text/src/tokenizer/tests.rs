@@ -22,8 +22,8 @@ fn guide() -> Tokenizer {
     Tokenizer::new(&bytes, config.as_ref(), generation.as_ref(), &[2, 0]).unwrap()
 }
 
-/// Sentencepiece-style tokenizer like that of Llama 2: `▁` for spaces, one token per byte for
-/// unknown characters.
+/// Returns a sentencepiece-style tokenizer like that of Llama 2: `▁` for spaces, one token per byte
+/// for unknown characters.
 fn sentencepiece() -> Tokenizer {
     let mut vocab = json!({"<unk>": 0, "<s>": 1, "</s>": 2});
     for byte in 0..=255_u32 {

@@ -53,8 +53,8 @@ pub fn turns(messages: &[Json]) -> Vec<Json> {
             members.insert("role", "observation".into());
         }
         let calls = members.remove("tool_calls");
-        let says_something = message.get("content").and_then(Json::as_str) != Some("");
-        if calls.is_none() || says_something {
+        let has_content = message.get("content").and_then(Json::as_str) != Some("");
+        if calls.is_none() || has_content {
             turns.push(turn);
         }
         if let Some(Json::Array(calls)) = calls {

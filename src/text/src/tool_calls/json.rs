@@ -134,7 +134,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Finds the end of an object in text that arrives in pieces.
+/// Scanner that finds the end of an object in text that arrives in pieces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct JsonScan {
     /// Number of open objects and lists.

@@ -104,7 +104,7 @@ pub(super) struct TagArguments {
     style: Style,
     /// Names of the members in the result so far.
     written: Vec<String>,
-    /// The text ended inside a member.
+    /// True if the text ended inside a member.
     cut: bool,
 }
 

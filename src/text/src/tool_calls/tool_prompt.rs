@@ -49,7 +49,8 @@ pub fn with_tool_prompt(template: &str, messages: &[Json], tools: &[Json], in_ro
     plain
 }
 
-/// Some DeepSeek templates render calls only if the content is null.
+/// Replaces empty content by null. Some DeepSeek templates render calls only if the content is
+/// null.
 fn without_empty_content(message: &Json) -> Json {
     let mut message = message.clone();
     let is_empty = content(&message).is_empty() && message.get("tool_calls").is_some();

@@ -12,8 +12,9 @@ use crate::api::app::App;
 use rooflet_inference_api::openai::ApiError;
 pub(crate) use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 
-/// Maximum total size of the long bodies that are parsed and tokenized concurrently. Both need up
-/// to about 400 bytes of memory per byte of the body. A larger body is processed alone.
+/// Maximum total size of the long bodies that are parsed and tokenized concurrently. Parsing and
+/// tokenizing need up to about 400 bytes of memory per byte of the body. A larger body is processed
+/// alone.
 pub(crate) const MAX_CONCURRENT_LONG_BODY_BYTES: usize = 4 << 20;
 
 /// Maximum size of a body that is processed on a connection thread. Longer bodies are processed on

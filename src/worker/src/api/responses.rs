@@ -153,8 +153,8 @@ pub(crate) async fn delete(
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
 }
 
-/// Returns a new response ID. The ID contains the replica id from the gateway's header, or zeros if the
-/// header is missing or invalid.
+/// Returns a new response ID. The ID contains the replica ID from the gateway's header, or zeros if
+/// the header is missing or invalid.
 fn new_id(headers: &HeaderMap) -> String {
     let random = Uuid::new_v4().simple().to_string();
     let replica_id = headers

@@ -72,7 +72,8 @@ async fn model(State(app): State<Arc<App>>, Path(requested): Path<String>) -> Re
     Ok(Json(app.model_card()))
 }
 
-/// Liveness: fails if the engine thread has exited, or makes no progress although it has work.
+/// Handles the liveness check: fails if the engine thread has exited, or makes no progress although
+/// it has work.
 async fn health(State(app): State<Arc<App>>) -> Response {
     if !app.engine.is_running() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the engine has ended\n").into_response();

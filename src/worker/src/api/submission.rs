@@ -48,7 +48,7 @@ pub(crate) async fn begin_chat(
     Ok((answer, submit(app, vec![request], n)?))
 }
 
-/// Returns true if the request needs a grammar, whose construction takes long.
+/// Returns true if the request needs a grammar, whose construction is slow.
 pub(crate) fn needs_grammar(options: &Options, tools: Option<&Tools>) -> bool {
     options.format.is_some() || tools.is_some_and(Tools::is_constrained)
 }

@@ -21,7 +21,7 @@ pub(crate) struct Piece {
     /// Number of tokens that were read since the previous piece.
     pub tokens: usize,
     /// Scores of the tokens whose text begins in this piece, if the request asks for log
-    /// probabilities. A token with text has no score here only if its text is missing as well.
+    /// probabilities. A token whose text was removed by a stop string has no score.
     pub scores: Vec<Score>,
 }
 

@@ -26,8 +26,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Number of events that a request can have: one per token, the results of the prompt, the rest
-    /// of the text at the end, and the end itself.
+    /// Returns the maximum number of events of a request: one per token, the results of the prompt,
+    /// the rest of the text at the end, and the end itself.
     pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
         request.max_tokens + 3
     }

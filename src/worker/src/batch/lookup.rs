@@ -1,7 +1,7 @@
 //! Prompt lookup: proposes draft tokens, which are the tokens that followed the same tokens earlier
 //! in the text. Answers that repeat their prompt (edited code, extracts, quotations) have many
-//! accepted draft tokens, other answers few. The model verifies a draft in one pass over all of its
-//! tokens. Pure.
+//! accepted draft tokens. Other answers have few. The model verifies a draft in one pass over all
+//! of its tokens. The module is pure.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub(crate) struct Verified {
 #[derive(Debug)]
 pub(crate) struct PromptLookup {
     text: Vec<u32>,
-    /// Position after the last occurrence of each sequence of tokens.
+    /// Position after the last occurrence of each sequence of [`MATCH_TOKENS`] tokens.
     follows: HashMap<[u32; MATCH_TOKENS], usize>,
     /// Maximum length of a draft.
     max_tokens: usize,
@@ -53,7 +53,7 @@ impl PromptLookup {
         lookup
     }
 
-    /// Maximum length of a draft.
+    /// Returns the maximum length of a draft.
     pub(crate) fn max_tokens(&self) -> usize {
         self.max_tokens
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drafts_what_followed_the_last_occurrence() {
+    fn drafts_tokens_after_the_last_occurrence() {
         let mut lookup = PromptLookup::new(&[1, 2, 3, 4, 5, 1, 2, 3, 6, 7, 8, 9, 1, 2], 16);
         assert_eq!(lookup.draft_tokens(9), [0; 0], "two tokens are not enough");
         lookup.push(3);

@@ -12,7 +12,7 @@ use crate::prompt::{Echo, PromptUse, ValidRequest};
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
 
 /// Number of positions whose logits are in memory at the same time. The logits of a whole chunk
-/// would be as large as the model.
+/// could need as much memory as the weights.
 const SCORED_POSITIONS: usize = 16;
 
 /// Results of a prompt, collected chunk by chunk.
@@ -73,7 +73,8 @@ impl PromptOutput {
     }
 }
 
-/// Log probabilities of `tokens`, the first of which follows the hidden state at `from`.
+/// Computes the log probabilities of `tokens`, the first of which follows the hidden state at
+/// `from`.
 fn scored(
     model: &Decoder,
     hidden: &Array,

@@ -56,7 +56,7 @@ impl Sequence {
         self.queued.id
     }
 
-    /// The request without its prompt, which [`Self::prompt`] holds.
+    /// Returns the request without its prompt, which [`Self::prompt`] holds.
     pub(crate) fn request(&self) -> &ValidRequest {
         &self.queued.job.request
     }
@@ -95,8 +95,9 @@ impl Sequence {
         self.prompt_left() == 0
     }
 
-    /// Number of prompt tokens to compute. At least 1 until the first token is sampled, even for an
-    /// empty prompt, which fails in that step.
+    /// Returns the number of prompt tokens to compute: 0 while cached blocks are read from files,
+    /// otherwise at least 1 until the first token is sampled. An empty prompt also counts 1, and
+    /// fails in that step.
     fn prompt_left(&self) -> usize {
         match self.decoding.sampled() {
             _ if self.prompt.is_loading() => 0,
@@ -210,7 +211,7 @@ impl Sequence {
         self.decoding.enable_lookup(request, prompt, tokens);
     }
 
-    /// Draft tokens for the next pass; empty if there are none.
+    /// Returns the draft tokens for the next pass; empty if there are none.
     pub(crate) fn draft_tokens(&self) -> &[u32] {
         self.decoding.draft_tokens(self.request())
     }
@@ -228,7 +229,7 @@ impl Sequence {
         self.decoding.sampled() < self.request().max_tokens
     }
 
-    /// Last token, if it was read and another one is to be sampled.
+    /// Returns the last token, if it was read and another one is to be sampled.
     pub(crate) fn last_token(&self) -> Option<u32> {
         self.decoding.last_token().filter(|_| self.needs_token())
     }
@@ -271,7 +272,7 @@ impl Sequence {
     }
 }
 
-/// Token ids as an array of shape `[1, n]`.
+/// Returns the token IDs as an array of shape `[1, n]`.
 pub(crate) fn token_row(tokens: &[u32]) -> Array {
     let length = i32::try_from(tokens.len()).expect("chunks are far shorter than i32::MAX");
     Array::from_slice(tokens, &[1, length])

@@ -23,9 +23,10 @@ pub enum StepError {
     Constraint(#[from] ConstraintError),
 }
 
-/// Beginning of the driver's words in the text of a failed Metal command.
+/// Prefix of the driver's error codes in the message of a failed Metal command.
 const COMMAND_ERROR: &str = "kIOGPUCommandBufferCallbackError";
-/// Their ends, for a command that ran too long or was next to one.
+/// Suffixes of the error codes of commands that ran too long, and of commands that were queued
+/// beside such a command (`InnocentVictim`).
 const INTERRUPTIONS: [&str; 4] = ["ImpactingInteractivity", "Timeout", "Hang", "InnocentVictim"];
 
 impl StepError {

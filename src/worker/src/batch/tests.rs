@@ -356,7 +356,8 @@ fn echo_is_sent_once() {
     assert!(events.try_recv().is_err());
 }
 
-/// Outcomes of the failure of a pass over these sequences, and whether it reduces later chunks.
+/// Returns the outcomes of a failed pass over these sequences, and whether the failure reduces
+/// later chunks.
 fn fail(
     subject: &Subject,
     sequences: &mut [Sequence],

@@ -42,7 +42,8 @@ impl Transcript {
         }
     }
 
-    /// Stop string that was found. After it no more text is returned.
+    /// Returns the stop string that was found. After a stop string, the transcript returns no more
+    /// text.
     pub(crate) fn stopped_by(&self) -> Option<&str> {
         self.stops.found()
     }
@@ -103,7 +104,7 @@ impl Transcript {
             }));
     }
 
-    /// Number of tokens since the last returned text, or 0 if `text` is empty.
+    /// Returns the number of tokens since the last returned text, or 0 if `text` is empty.
     fn count_reported(&mut self, text: &str) -> usize {
         if text.is_empty() {
             return 0;
@@ -130,8 +131,8 @@ impl Transcript {
     }
 }
 
-/// Number of characters of `text`, which was decoded with `token`, that belong to earlier tokens.
-/// Incomplete UTF-8 sequences become text only when the following bytes are known.
+/// Returns the number of characters of `text`, which was decoded with `token`, that belong to
+/// earlier tokens. Incomplete UTF-8 sequences become text only when the following bytes are known.
 pub(crate) fn chars_before(text: &str, tokenizer: &Tokenizer, token: u32) -> usize {
     let own = tokenizer.standalone_bytes(token);
     let before = text.strip_suffix(String::from_utf8_lossy(&own).as_ref());

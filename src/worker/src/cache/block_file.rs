@@ -1,5 +1,5 @@
-//! Format of block files: safetensors with the block's identity in the metadata. Pure: bytes in,
-//! bytes out.
+//! Format of block files: safetensors with the block's identity in the metadata. The module is
+//! pure: bytes in, bytes out.
 //!
 //! All contents are verified. The file name is the hash of the parent's key and the block's tokens,
 //! which are both in the file. The checksum covers the tensors. The model is identified by a hash

@@ -1,8 +1,9 @@
 //! Thread that reads and writes block files, so that no request waits for the disk while another
-//! could be computed. The thread receives bytes to write. Blocks that it reads are already in MLX's
-//! memory: the thread fills arrays and computes nothing. Several blocks are read concurrently,
-//! because disks serve concurrent requests faster, and because a copy into newly allocated memory
-//! takes as long as the read. If the thread panics, the engine continues without files.
+//! could be computed. The thread receives bytes to write, and returns the blocks that it reads as
+//! MLX arrays. It only fills these arrays and computes nothing. Several blocks are read
+//! concurrently, because disks serve concurrent requests faster, and because a copy into newly
+//! allocated memory takes as long as the read. If the thread panics, the engine continues without
+//! files.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,8 +16,8 @@ use super::key::BlockKey;
 use super::raw::{self, BlockArrays};
 use rooflet_base::error::Chain;
 
-/// Number of concurrent reads, and of read blocks that may wait for the engine. For a model with
-/// 144 KiB of KV cache per token (Qwen3-8B), they have 150 MB together.
+/// Number of concurrent reads, and of read blocks that may wait for the engine. With 144 KiB of KV
+/// cache per token (Qwen3-8B), these blocks have 150 MB in total.
 const READERS: usize = 4;
 
 /// Command to the thread.

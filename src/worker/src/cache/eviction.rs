@@ -28,7 +28,7 @@ impl<K: Copy + Ord> EvictionOrder<K> {
         self.entries.remove(&(used, Reverse(depth), key));
     }
 
-    /// The entry that is evicted next, and its last use.
+    /// Returns the entry that is evicted next, and its last use.
     pub(in crate::cache) fn first(&self) -> Option<(u64, K)> {
         self.entries.first().map(|(used, _, key)| (*used, *key))
     }

@@ -216,8 +216,8 @@ impl BlockFiles {
         }
     }
 
-    /// Path of a block's file. It depends on the hash only: no text of a request becomes part of a
-    /// path.
+    /// Returns the path of a block's file. It depends on the hash only: no text of a request
+    /// becomes part of a path.
     fn path(&self, key: BlockKey) -> Utf8PathBuf {
         let name = key.to_string();
         self.dir.join(&name[..2]).join(name).with_extension(EXTENSION)

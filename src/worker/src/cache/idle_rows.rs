@@ -1,5 +1,5 @@
 //! Idle rows: complete KV caches of finished requests. A request whose prompt begins with the same
-//! tokens continues in such a cache, in place. Pure: the caches belong to the caller.
+//! tokens continues in such a cache, in place. The module is pure: the caches belong to the caller.
 
 use std::collections::VecDeque;
 

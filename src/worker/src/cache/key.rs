@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 pub(crate) struct BlockKey([u8; 32]);
 
 impl BlockKey {
-    /// Root key of a model and a cache salt. Prefixes with different salts share nothing.
+    /// Returns the root key of a model and a cache salt. Prefixes with different salts share
+    /// nothing.
     pub(crate) fn root(model: &str, salt: &str) -> Self {
         let model = Sha256::digest(model);
         Self(
@@ -21,7 +22,7 @@ impl BlockKey {
         )
     }
 
-    /// Key of the block with these tokens after `self`.
+    /// Returns the key of the block with these tokens after `self`.
     pub(crate) fn child(self, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
         for token in tokens {

@@ -30,8 +30,9 @@ pub struct InsufficientMemory {
 }
 
 impl KvBudget {
-    /// Computes the budget: `limit` minus the weights in `element`s, the intermediate results of
-    /// one step at this context length, and the runtime. Caches have `bits` per element.
+    /// Computes the budget: `limit` minus the weights with floats of type `element`, the
+    /// intermediate results of one step at this context length, and the runtime. Caches have `bits`
+    /// per element.
     pub(crate) fn new(
         limit: Bytes,
         shape: &ModelShape,
@@ -67,14 +68,14 @@ impl KvBudget {
         self.bytes
     }
 
-    /// Maximum size of the cache of a request whose prompt and answer have `tokens` tokens
-    /// together.
+    /// Returns the maximum size of the cache of a request whose prompt and answer have `tokens`
+    /// tokens together.
     pub(crate) fn request_bytes(&self, tokens: usize) -> u64 {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         cache_bytes(&self.dimensions, tokens, self.bits).0
     }
 
-    /// Length in tokens of the longest request that fits when no other request runs.
+    /// Returns the length in tokens of the longest request that fits when no other request runs.
     pub(crate) fn longest_request(&self) -> u32 {
         let fits = |steps| cache_bytes(&self.dimensions, steps * CACHE_STEP_TOKENS, self.bits) <= self.bytes;
         largest_where(1, u32::MAX / CACHE_STEP_TOKENS, fits).map_or(0, |steps| steps * CACHE_STEP_TOKENS)

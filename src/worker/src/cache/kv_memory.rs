@@ -13,8 +13,8 @@ use crate::metrics::KvCacheUsage;
 use rooflet_base::clock::Clock;
 use rooflet_base::units::Bytes;
 
-/// Copies for the disk may take one part in this many of a decode step, so that waiting clients do
-/// not notice them.
+/// Divisor of a decode step's duration: copies for the disk last at most this part of a step, so
+/// that they hardly delay clients.
 const COPYING_SHARE: u32 = 10;
 /// Time limit of copies before the first measured step.
 const COPYING_TIME: Duration = Duration::from_millis(1);
@@ -35,13 +35,13 @@ impl KvMemory {
         Self { budget, prefixes }
     }
 
-    /// Memory for the caches of all requests.
+    /// Returns the memory for the caches of all requests.
     pub(crate) fn limit(&self) -> Bytes {
         self.budget.bytes()
     }
 
-    /// Maximum size of the cache of a request whose prompt and answer have `tokens` tokens
-    /// together.
+    /// Returns the maximum size of the cache of a request whose prompt and answer have `tokens`
+    /// tokens together.
     pub(crate) fn request_bytes(&self, tokens: usize) -> u64 {
         self.budget.request_bytes(tokens)
     }
@@ -141,13 +141,14 @@ impl KvMemory {
         self.prefixes.has_work()
     }
 
-    /// Returns true if `later`, of which nothing is computed, should wait for the tokens that are
-    /// about to be computed of `other`, because it can start with them.
+    /// Returns true if `later`, of which nothing is computed, should wait until the next tokens of
+    /// `other` are computed, because `later` can start with them.
     pub(crate) fn should_wait_for(&self, later: &Sequence, other: &Sequence) -> bool {
         self.awaitable_tokens(later, other).is_some()
     }
 
-    /// Number of tokens that `later` can then start with, if waiting is worth it.
+    /// Returns the number of tokens that `later` can start with after it has waited for `other`.
+    /// `None` if waiting does not save enough.
     fn awaitable_tokens(&self, later: &Sequence, other: &Sequence) -> Option<usize> {
         let least = self.prefixes.min_awaited_tokens()?;
         let prompts = other.prompt.tokens().iter().zip(later.prompt.tokens());
@@ -160,7 +161,7 @@ impl KvMemory {
 
     /// Lets a sequence of `active` that has just joined continue in the cache of a finished
     /// request, unless blocks or other prompts hold or will hold a longer prefix. Returns true if
-    /// it does.
+    /// the sequence continues in such a cache.
     pub(crate) fn resume(&mut self, active: &mut [Sequence], index: usize) -> bool {
         let sequence = &active[index];
         if !sequence.prompt.shares_prefixes() {
@@ -184,7 +185,7 @@ impl KvMemory {
         self.recover(found).flatten()
     }
 
-    /// Snapshot points of the prompt, at which prefill pauses.
+    /// Returns the snapshot points of the prompt, at which prefill pauses.
     pub(crate) fn snapshot_points(&self, sequence: &Sequence) -> Vec<usize> {
         let (salt, prompt) = (sequence.cache_salt(), sequence.prompt.tokens());
         self.prefixes
@@ -219,8 +220,8 @@ impl KvMemory {
         }
     }
 
-    /// Memory that these requests leave free. Requests that wait for a prefix count with their
-    /// whole prompts.
+    /// Returns the memory that these requests leave free. Requests that wait for a prefix count
+    /// with their whole prompts.
     fn room_beside(&self, active: &[Sequence]) -> Bytes {
         self.limit() - Bytes(active.iter().map(|sequence| self.held_bytes(sequence)).sum())
     }
@@ -251,7 +252,8 @@ impl KvMemory {
     }
 }
 
-/// Time limit for copying blocks for the disk. At least one slice is copied in any case.
+/// Returns the time limit for copying blocks for the disk. At least one slice is copied in any
+/// case.
 fn copying_time(step: Option<Duration>, is_idle: bool, has_requests: bool) -> Duration {
     match step {
         _ if has_requests => Duration::ZERO,
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_for_the_disk_are_short() {
+    fn limits_duration_of_copies_for_the_disk() {
         let step = Some(Duration::from_millis(20));
         assert_eq!(copying_time(step, false, false), Duration::from_millis(2));
         assert_eq!(copying_time(None, false, false), COPYING_TIME);

@@ -1,4 +1,5 @@
-//! Measured read rate of block files, and the decision whether reading is worth it. Pure.
+//! Measured read rate of block files, and the decision whether reading is worth it. The module is
+//! pure.
 //!
 //! The rate covers the complete path: reading, verification, copies into MLX's memory, and the
 //! steps of other requests in between. A prefix is read unless computing it is known to be faster.

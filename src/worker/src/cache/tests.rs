@@ -127,8 +127,8 @@ fn cached_prefixes_do_not_change_logits() {
     }
 }
 
-/// In place, or in a copy if the capacity is too small or too large, and after the answer of the
-/// other request.
+/// A request continues in the row in place, or in a copy if the capacity is too small or too large.
+/// The row includes the answer of the other request.
 #[test]
 fn idle_rows_do_not_change_logits() {
     let _mlx = mlx::exclusive();
@@ -252,7 +252,7 @@ fn serve(
     (known, answered, seen)
 }
 
-/// For windows and recurrent states: texts are resumed at their snapshots, with equal bits.
+/// Texts of models with windows or recurrent states are resumed at snapshots, with equal bits.
 #[test]
 fn snapshots_do_not_change_logits() {
     let _mlx = mlx::exclusive();

@@ -1,6 +1,7 @@
 //! Tree of cached prefixes: each block has up to [`BLOCK_TOKENS`] tokens that follow its parent's
 //! tokens. Only complete blocks have children, so that a shared prefix is stored once. A block is
-//! in memory, in a file, or both. Pure: the caller owns the contents of blocks and the files.
+//! in memory, in a file, or both. The module is pure: the caller owns the contents of blocks and
+//! the files.
 //!
 //! Eviction is least recently used first; among equals, the deepest first. Using a block uses all
 //! its ancestors. A block in memory has all its ancestors in memory. A file whose ancestors are
@@ -61,7 +62,7 @@ pub(super) struct Tree<B> {
     children: HashMap<BlockKey, Vec<BlockKey>>,
     memory: Spans,
     files: Files,
-    /// Number of uses.
+    /// Logical time of the last use: number of uses so far.
     now: u64,
 }
 
@@ -108,7 +109,7 @@ pub(super) struct Found<'a, B> {
 }
 
 impl<B> Found<'_, B> {
-    /// Number of matching tokens in memory.
+    /// Returns the number of matching tokens in memory.
     pub(super) fn memory_tokens(&self) -> usize {
         self.in_memory.iter().map(|(_, length)| length).sum()
     }
@@ -159,12 +160,12 @@ impl<B: MemoryBlock> Tree<B> {
         }
     }
 
-    /// Size of all blocks in memory.
+    /// Returns the size of all blocks in memory.
     pub(super) fn bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// Size of all files.
+    /// Returns the size of all files.
     pub(super) fn file_bytes(&self) -> u64 {
         self.files.bytes
     }
@@ -208,17 +209,17 @@ impl<B: MemoryBlock> Tree<B> {
         Found { in_memory, in_files }
     }
 
-    /// Blocks of the longest cached prefix of `tokens`, each with the number of its tokens that
-    /// match. Considers only blocks for which `filter` is true.
+    /// Returns the blocks of the longest cached prefix of `tokens`, each with the number of its
+    /// tokens that match. Considers only blocks for which `filter` is true.
     fn path(
         &self,
         root: BlockKey,
         tokens: &[u32],
-        count: impl Fn(&Node<B>) -> bool,
+        filter: impl Fn(&Node<B>) -> bool,
     ) -> Vec<(BlockKey, usize)> {
         let mut path = Vec::new();
         let (mut parent, mut rest) = (root, tokens);
-        while let Some((key, length)) = self.longest_child(parent, rest, &count) {
+        while let Some((key, length)) = self.longest_child(parent, rest, &filter) {
             path.push((key, length));
             if length < BLOCK_TOKENS {
                 break;
@@ -228,7 +229,7 @@ impl<B: MemoryBlock> Tree<B> {
         path
     }
 
-    /// Blocks that hold `tokens`, as far as they are cached.
+    /// Returns the blocks that hold `tokens`, as far as they are cached.
     pub(super) fn blocks_of(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
         match self.resume_points {
             ResumePoints::Anywhere => self
@@ -240,7 +241,8 @@ impl<B: MemoryBlock> Tree<B> {
         }
     }
 
-    /// Number of leading tokens that are cached in any tier, whether or not they can be resumed.
+    /// Returns the number of leading tokens that are cached in any tier, whether or not they can be
+    /// resumed.
     pub(super) fn known_tokens(&self, root: BlockKey, tokens: &[u32]) -> usize {
         self.path(root, tokens, |_| true)
             .iter()
@@ -310,7 +312,7 @@ impl<B: MemoryBlock> Tree<B> {
     }
 
     /// Inserts a block into memory that was read from its file. Does nothing if the block is
-    /// unknown by now, or if it is in memory with no less content.
+    /// unknown by now, or if it is in memory with at least the same content.
     pub(super) fn insert_loaded(&mut self, key: BlockKey, size: Stored, content: B) {
         let there = self.nodes.get(&key).and_then(|node| node.memory.as_ref());
         if there.is_some_and(|there| there.size.snapshot || !size.snapshot) {
@@ -320,7 +322,8 @@ impl<B: MemoryBlock> Tree<B> {
         self.put(key, size, content, span);
     }
 
-    /// Replaces the block in memory. If only its snapshot can be new, only that is adopted.
+    /// Stores the content of a block in memory. If the block is in memory and texts resume only at
+    /// snapshots, the block adopts the snapshot of `content`.
     fn put(&mut self, key: BlockKey, size: Stored, content: B, span: SpanId) {
         if self.resume_points == ResumePoints::Anywhere {
             self.clear_memory(key);
@@ -451,8 +454,8 @@ impl<B: MemoryBlock> Tree<B> {
         removed
     }
 
-    /// Child that shares the most leading tokens with `tokens`, and their number. Among equals,
-    /// prefers a block in memory.
+    /// Returns the child that shares the most leading tokens with `tokens`, and their number. Among
+    /// equals, prefers a block in memory.
     fn longest_child(
         &self,
         parent: BlockKey,

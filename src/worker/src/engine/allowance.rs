@@ -10,8 +10,8 @@ use rooflet_base::mutex::{lock, wait};
 /// Validity of a share. If the agent stops, the worker returns to full speed after this time.
 const VALIDITY: Duration = Duration::from_secs(10);
 
-/// Maximum duration of a rest, whatever the duration of the step.
-const MAX_REST: Duration = Duration::from_secs(30);
+/// Maximum duration of a pause, regardless of the duration of the step.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Current limit of the engine's share.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Allowance {
 struct Limit {
     /// Share below 1, and the end of its validity.
     share: Option<(f64, Instant)>,
-    /// Set when the engine ends: no more rests.
+    /// Set when the engine ends: no more pauses.
     ended: bool,
 }
 
@@ -61,8 +61,8 @@ impl Allowance {
         lock(&self.limit).share(self.clock.instant()).is_some()
     }
 
-    /// Rests after `worked`, so that the engine keeps to its share. Ends early if the share
-    /// changes.
+    /// Blocks the thread after a step of duration `worked`, so that the engine keeps to its share.
+    /// Returns early if the share changes.
     pub(crate) fn rest(&self, worked: Duration) {
         let begin = self.clock.instant();
         let mut limit = lock(&self.limit);
@@ -70,7 +70,7 @@ impl Allowance {
             let now = self.clock.instant();
             let Some(share) = limit.share(now) else { return };
             let due = Duration::try_from_secs_f64(worked.as_secs_f64() * (share.recip() - 1.0));
-            let due = due.unwrap_or(MAX_REST).min(MAX_REST);
+            let due = due.unwrap_or(MAX_PAUSE).min(MAX_PAUSE);
             let left = due.saturating_sub(now - begin);
             if left.is_zero() {
                 return;
@@ -130,6 +130,6 @@ mod tests {
         let begin = Clock::System.instant();
         allowance.allow(1.0);
         let woken = resting.join().unwrap() - begin;
-        assert!(woken < MAX_REST / 2, "{woken:?}");
+        assert!(woken < MAX_PAUSE / 2, "{woken:?}");
     }
 }

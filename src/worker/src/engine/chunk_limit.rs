@@ -1,5 +1,5 @@
 //! Size limit of prompt chunks. The driver of a Mac's GPU stops commands that keep the display from
-//! being drawn, so a chunk must be short there. Pure.
+//! being drawn, so a chunk must be short there. The module is pure.
 
 use std::time::Duration;
 

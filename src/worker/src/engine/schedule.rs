@@ -1,7 +1,8 @@
 //! Schedule: the plan of the engine's next step, with the waiting requests that join and the
-//! prompts to prefill. Pure: no clock, no MLX. The caller stores the state between steps.
+//! prompts to prefill. The module is pure: it uses neither a clock nor MLX. The caller stores the
+//! state between steps.
 //!
-//! All decoding rows take part in every step. Requests join in the order of priority, then of
+//! All decoding rows are part of every step. Requests join in the order of priority, then of
 //! arrival, as soon as a row and the memory for the complete request are free. No request overtakes
 //! one that waits for memory. A request that was overtaken too often comes first, so that none
 //! starves.
@@ -155,7 +156,7 @@ fn joined(request: &Waiting) -> Running {
     }
 }
 
-/// First requests of the sorted queue that fit into the limits.
+/// Returns the first requests of the sorted queue that fit into the limits.
 fn joining(waiting: &[Waiting], running: &[Running], limits: Limits) -> Vec<Waiting> {
     let mut queue = waiting.to_vec();
     queue.sort_unstable_by_key(|request| {
@@ -171,14 +172,15 @@ fn joining(waiting: &[Waiting], running: &[Running], limits: Limits) -> Vec<Wait
     queue.into_iter().take(room).take_while(fits).collect()
 }
 
-/// Sort key: requests that were overtaken too often come first, then lower priority values.
+/// Returns a sort key: requests that were overtaken too often come first, then lower priority
+/// values.
 fn order(priority: i32, overtaken: u32, patience: u32) -> (bool, i32) {
     let patient = overtaken < patience;
     (patient, if patient { priority } else { 0 })
 }
 
-/// Chunks of the next prefill pass, in order. While no row decodes, chunks are large. Otherwise
-/// they take at most as long as decoding rows may be delayed.
+/// Returns the chunks of the next prefill pass, in order. While no row decodes, chunks are large.
+/// Otherwise they last at most as long as decoding rows may be delayed.
 fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     let alone = rows.iter().all(|row| row.prompt_left > 0);
     let most = match pace.prefill_tokens_per_second {
@@ -208,8 +210,8 @@ fn chunks(rows: &[Running], limits: Limits, pace: Pace) -> Vec<Chunk> {
     chunks
 }
 
-/// Sort key of prompts. Among equal priorities, prompts that this step can finish come first, the
-/// shortest of them first, because it delays the others least; then the oldest prompt.
+/// Returns the sort key of a prompt. Among equal priorities, prompts that this step can finish come
+/// first, shortest first, because they delay the others least; then the oldest prompt.
 fn prompt_order(row: &Running, chunk_tokens: usize) -> impl Ord + use<> {
     let order = order(row.priority, row.overtaken, MAX_OVERTAKEN_CHUNKS);
     let (patient, _) = order;
@@ -246,7 +248,8 @@ impl Remaining {
     }
 }
 
-/// Time until the first running request ends and its row is free, at the measured speed.
+/// Returns the time until the first running request ends and its row is free, at the measured
+/// speed. `None` if no request runs, or before the first measured step.
 pub(crate) fn time_until_free_row(
     running: impl IntoIterator<Item = Remaining>,
     pace: Pace,

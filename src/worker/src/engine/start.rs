@@ -93,7 +93,7 @@ impl EngineConfig {
         Ok((model, disk))
     }
 
-    /// Facts about the model. Sizes are those in memory, which depend on the backend.
+    /// Returns facts about the model. Sizes are those in memory, which depend on the backend.
     pub(super) fn model_info(&self, backend: Backend) -> ModelInfo {
         let shape = &self.model.shape;
         let element = backend.compute_type(shape.element);

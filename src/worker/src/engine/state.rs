@@ -22,8 +22,8 @@ use rooflet_base::quantile::median;
 /// Number of requests whose speeds are stored.
 const RECENT_REQUESTS: usize = 64;
 
-/// Maximum duration of a step. An engine with work that takes longer hangs; no prefill chunk takes
-/// as long.
+/// Maximum duration of a step. If a step lasts longer, the engine counts as stalled. No prefill
+/// chunk lasts as long.
 const STALL: Duration = Duration::from_secs(180);
 
 /// Value of `progress_millis` while the engine is idle.
@@ -56,7 +56,7 @@ pub(crate) struct EngineState {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub time_to_first_token: Duration,
-    /// Part of it after the request left the queue.
+    /// Part of `time_to_first_token` after the request left the queue.
     pub prefill: Option<Duration>,
     /// `None` for a request with one token.
     pub decode_tokens_per_second: Option<f64>,
@@ -90,7 +90,7 @@ impl EngineState {
         }
     }
 
-    /// Limit of the engine's share of the chip's time.
+    /// Returns the limit of the engine's share of the chip's time.
     pub(crate) fn allowance(&self) -> &Allowance {
         &self.allowance
     }
@@ -139,7 +139,7 @@ impl EngineState {
         self.progress_millis.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Returns true if the engine hangs: it has work and makes no steps.
+    /// Returns true if the engine is stalled: it has work and completes no step.
     pub(crate) fn is_stalled(&self) -> bool {
         let progress = self.progress_millis.load(Ordering::Relaxed);
         let now = self.clock.instant().duration_since(self.started);
@@ -157,7 +157,7 @@ impl EngineState {
             .store(millis.unwrap_or(UNKNOWN), Ordering::Relaxed);
     }
 
-    /// Time until a row is free, as of the last step.
+    /// Returns the time until a row is free, as of the last step.
     pub(crate) fn row_free(&self) -> Option<Duration> {
         let millis = self.row_free_millis.load(Ordering::Relaxed);
         (millis != UNKNOWN).then(|| Duration::from_millis(millis))
@@ -236,12 +236,12 @@ impl EngineState {
         }
     }
 
-    /// Decode speed of the last request.
+    /// Returns the decode speed of the last request.
     pub(crate) fn last_decode_tokens_per_second(&self) -> Option<f64> {
         lock(&self.recent).back()?.decode_tokens_per_second
     }
 
-    /// Median length of recent answers.
+    /// Returns the median number of tokens of recent answers.
     pub(crate) fn typical_completion_tokens(&self) -> Option<usize> {
         let tokens = median(lock(&self.recent).iter().map(|s| s.completion_tokens as f64));
         tokens.map(|tokens| tokens.ceil() as usize)

@@ -36,7 +36,7 @@ const STEPS_PER_CACHE_CLEARING: u64 = 512;
 /// Number of steps between readings of the allocator's counters.
 const STEPS_PER_MEMORY_READING: u64 = 64;
 
-/// Minimum chunk for measuring the prefill speed. A shorter chunk takes as long as a decode step.
+/// Minimum chunk for measuring the prefill speed. A shorter chunk lasts as long as a decode step.
 const MEASURED_CHUNK_TOKENS: usize = 256;
 
 /// State of the engine's thread.
@@ -125,12 +125,12 @@ impl EngineThread {
         Ok(())
     }
 
-    /// Rests after the step that began at `begin`, if the agent limits the engine's share of the
+    /// Pauses after the step that began at `begin`, if the agent limits the engine's share of the
     /// chip's time.
     fn rest_after_step(&self, begin: Instant) {
         let allowance = self.state.allowance();
         if allowance.is_limited() {
-            // Without this, the device would work during the rest.
+            // Without this call, the device would work during the pause.
             self.batch.synchronize();
             let worked = self.config.clock.instant();
             allowance.rest(worked - begin);
@@ -284,7 +284,7 @@ impl EngineThread {
             Some((id, tokens, begin)) if tokens_read.iter().any(|token| token.id == id) => {
                 self.pace.record_chunk(tokens, computed - begin);
             }
-            // The device was synchronised before a rest, so the wait does not measure the step.
+            // The device was synchronised before the pause, so the wait does not measure the step.
             Some(_) | None if self.state.allowance().is_limited() => {}
             Some(_) | None => self.pace.record_step(computed - begin),
         }
@@ -481,8 +481,8 @@ impl EngineThread {
             .record_step_part(part, self.config.clock.instant() - since);
     }
 
-    /// Counts an ended request, then sends its last event, so that a client that has the answer
-    /// finds it in the counts.
+    /// Counts an ended request before it sends the last event, so that the counts include the
+    /// request when the client has the complete answer.
     fn end(&self, sequence: &Sequence, outcome: Result<Done, StepError>) {
         self.state.set_load(self.active.len(), self.waiting.len());
         if let Some(span) = sequence.span() {
@@ -525,7 +525,7 @@ impl EngineThread {
         }
         metrics.record_duration(duration, between);
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
-        // Speeds are those of requests with answers.
+        // Only requests with answers have speeds.
         let sample = (done.completion_tokens > 0).then(|| Sample {
             time_to_first_token,
             prefill: timing.joined.map(|joined| first_token.duration_since(joined)),
@@ -549,10 +549,10 @@ impl EngineThread {
     }
 }
 
-/// Number of tokens up to which a pass takes hardly longer than with fewer tokens. Beyond it, a
-/// pass is limited by compute, and the first prompts finish sooner if prompts are prefilled one
-/// after the other. The number is larger for CUDA, where MLX's kernels dequantise all weights in
-/// every pass.
+/// Returns the number of tokens up to which a pass is hardly slower than with fewer tokens. Beyond
+/// it, a pass is limited by compute, and the first prompts finish sooner if prompts are prefilled
+/// one after the other. The number is larger for CUDA, where MLX's kernels dequantise all weights
+/// in every pass.
 fn pass_tokens(backend: Backend) -> usize {
     match backend {
         Backend::Cpu | Backend::Metal => 256,

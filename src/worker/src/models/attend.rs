@@ -1,7 +1,7 @@
 //! Softmax attention of one sequence's tokens over its keys and values. If no kernel fuses the
-//! scores with the softmax, the scores are in memory, and a prompt chunk against a long cache would
-//! have gigabytes of them. Attention then processes as many tokens at a time as [`scored_at_once`]
-//! permits. The memory reservation assumes the same limit.
+//! scores with the softmax, the scores are in memory, and those of a prompt chunk against a long
+//! cache would need gigabytes. Attention then processes as many tokens at a time as
+//! [`scored_at_once`] permits. The memory reservation assumes the same limit.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::mask::Masks;
 use rooflet_mlx::backend::Backend;
 use rooflet_roofline::memory::{FUSED_HEAD_DIMS, scored_at_once};
 
-/// Number of tokens whose scores of `heads` heads against `keys` keys may be in memory.
+/// Returns the number of tokens whose scores of `heads` heads against `keys` keys may be in memory.
 pub(super) fn tokens_at_once(heads: i32, keys: i32) -> i32 {
     let tokens = scored_at_once(heads.unsigned_abs().into(), keys.unsigned_abs().into());
     i32::try_from(tokens).unwrap_or(i32::MAX)
@@ -61,7 +61,7 @@ pub(super) fn in_parts(
 }
 
 /// Returns true if every new number of tokens or keys costs about 50 ms per pass (measured on an
-/// H200). There MLX uses cuDNN, which builds a plan for each shape
+/// H200). In these cases, MLX uses cuDNN, which builds a plan for each shape
 /// (mlx/backend/cuda/scaled_dot_product_attention.cpp of MLX 0.32).
 pub(super) fn compiles_per_shape(backend: Backend, head_dim: u32) -> bool {
     match backend {
@@ -79,7 +79,8 @@ struct Padding {
 }
 
 impl Padding {
-    /// Minimum step of the number of keys. Numbers of tokens are powers of two from this value on.
+    /// Minimum step to which the number of keys is rounded up, and minimum number of tokens. Larger
+    /// numbers of tokens are rounded up to powers of two.
     const MIN_STEP: i32 = 256;
 
     fn of(tokens: i32, keys: i32) -> Self {
@@ -132,7 +133,7 @@ impl FloatAttention<'_> {
             if count == tokens {
                 return self.attend(part, &self.keys, &self.values, masks);
             }
-            // Only keys that some token of the part attends to.
+            // Omits keys that no token of the part attends to.
             let before = known - tokens;
             let first = self
                 .window
@@ -180,8 +181,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Independent of the number of tokens at a time and of the padding, with and without
-        /// windows and sinks.
+        /// The result depends neither on the number of tokens at a time nor on the padding, with
+        /// and without windows and sinks.
         #[test]
         fn attention_in_parts_equals_attention_at_once(
             (tokens, before) in (1..24_i32, 0..24_i32),

@@ -1,5 +1,5 @@
-//! Decoder block: attention and a feed-forward part, each with a norm before or after it, or both,
-//! added to the residual stream.
+//! Decoder block: a token mixer (attention or gated delta) and a feed-forward part. Each of them
+//! has a norm before it, after it, or both, and its output is added to the residual stream.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::add;

@@ -69,7 +69,7 @@ pub(crate) struct Part<'a> {
     pub tokens: i32,
 }
 
-/// First token of each part except the first part.
+/// Returns the first token of each part except the first part.
 pub(super) fn split_points(parts: &[Part<'_>]) -> Vec<i32> {
     ends(parts).take(parts.len() - 1).collect()
 }
@@ -173,7 +173,7 @@ impl KvCache {
         Ok(ranges.iter().map(block).collect())
     }
 
-    /// Number of tokens held.
+    /// Returns the number of tokens held.
     pub(crate) fn offset(&self) -> i32 {
         self.offset
     }
@@ -187,7 +187,7 @@ impl KvCache {
         self.offset += tokens;
     }
 
-    /// Size of all buffers, used or not.
+    /// Returns the size of all buffers, used or not.
     pub(crate) fn bytes(&self) -> usize {
         self.layers.iter().map(LayerCache::bytes).sum()
     }
@@ -267,7 +267,7 @@ impl LayerCache {
         self.window.is_none() && self.recurrent.is_none()
     }
 
-    /// Number of pairs of buffers.
+    /// Returns the number of pairs of buffers.
     fn pairs(&self) -> usize {
         if self.quantised.is_some() { 3 } else { 1 }
     }
@@ -297,7 +297,7 @@ impl LayerCache {
         Ok(())
     }
 
-    /// State after `offset` tokens, for a layer that does not keep all tokens.
+    /// Returns the state after `offset` tokens, for a layer that does not keep all tokens.
     fn snapshot(&self, offset: i32) -> Result<(Array, Array)> {
         if let Some(recurrent) = &self.recurrent {
             let State { convolution, memory } = recurrent.at(offset)?;
@@ -334,12 +334,12 @@ impl LayerCache {
         })
     }
 
-    /// Number of tokens before `offset` that are in the window of a token at `offset`.
+    /// Returns the number of tokens before `offset` that are in the window of a token at `offset`.
     fn window_tokens(&self, offset: i32) -> i32 {
         self.window.map_or(offset, |window| (window - 1).min(offset))
     }
 
-    /// State of a layer that keeps one.
+    /// Returns the state of a layer that keeps one.
     pub(crate) fn recurrent(&mut self) -> Result<&mut RecurrentCache> {
         self.recurrent
             .as_mut()
@@ -359,7 +359,8 @@ impl LayerCache {
     }
 
     /// Appends keys and values after `offset` tokens. Returns all keys and values that the new
-    /// tokens attend to, oldest first; of a window, those that any of them reaches.
+    /// tokens attend to, oldest first. A layer with a window returns those in the window of any new
+    /// token.
     pub(crate) fn update(&mut self, offset: i32, keys: &Array, values: &Array) -> Result<KeysValues> {
         if let Some(quantisation) = self.quantised {
             let held = self.append(offset, &quantisation.pack(keys, values)?)?;
@@ -409,8 +410,8 @@ impl LayerCache {
         Ok((all_keys, all_values))
     }
 
-    /// Moves the last `window_tokens` tokens to the front of new buffers if there is no room for another
-    /// token.
+    /// Moves the last `window_tokens` tokens to the front of new buffers if the buffers have no
+    /// space for another token.
     fn make_room(&mut self, offset: i32, window_tokens: i32, new: &Array) -> Result<()> {
         let Some((keys, _)) = self.buffers.first() else {
             return Ok(());
@@ -426,7 +427,7 @@ impl LayerCache {
         Ok(())
     }
 
-    /// The `count` tokens before `offset`; `None` if `count` is 0.
+    /// Returns the `count` tokens before `offset`; `None` if `count` is 0.
     fn last(&self, offset: i32, count: i32) -> Result<(Option<Array>, Option<Array>)> {
         if count == 0 {
             return Ok((None, None));
@@ -471,7 +472,7 @@ impl LayerCache {
     }
 }
 
-/// Tokens `from` to `to`.
+/// Returns the tokens `from..to`.
 fn tokens(all: &Array, from: i32, to: i32) -> Result<Array> {
     if (from, to) == (0, all.dim(2)) {
         return Ok(all.clone());
@@ -484,12 +485,12 @@ fn rounded(count: i32) -> i32 {
     (count + STEP_TOKENS - 1) / STEP_TOKENS * STEP_TOKENS
 }
 
-/// Zeros for `count` tokens, shaped like `like`.
+/// Returns zeros for `count` tokens, shaped like `like`.
 fn zeros(like: &Array, count: i32) -> Result<Array> {
     zeros_dtype(&[like.dim(0), like.dim(1), count, like.dim(3)], like.dtype())
 }
 
-/// Zeros for `count` tokens, rounded up to a whole step.
+/// Returns zeros for `count` tokens, rounded up to a whole step.
 fn empty(like: &Array, count: i32) -> Result<Array> {
     zeros(like, rounded(count))
 }

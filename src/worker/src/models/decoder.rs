@@ -35,8 +35,8 @@ pub(crate) struct Decoder {
     backend: Backend,
 }
 
-/// Limits the device to one layer of lag, if a layer allocates memory that the next one can reuse.
-/// Operations that are only built or submitted hold all their memory at once.
+/// Limit of the device's lag to one layer, for layers that allocate memory which the next layer can
+/// reuse. Operations that are only built or submitted hold all their memory at once.
 #[derive(Debug)]
 struct LayerByLayer {
     applies: bool,
@@ -279,8 +279,8 @@ impl Decoder {
     }
 }
 
-/// Square root of the embeddings' width, rounded to the element type of the checkpoint, as in
-/// training (transformers, `Gemma3TextScaledWordEmbedding`).
+/// Returns the square root of the embeddings' width, rounded to the element type of the checkpoint,
+/// as in training (transformers, `Gemma3TextScaledWordEmbedding`).
 fn embedding_scale(shape: &ModelShape, compute: Dtype) -> Result<Array> {
     let root = f64::from(shape.config.dimensions.hidden).sqrt() as f32;
     let scale = Array::from_f32(root)

@@ -22,7 +22,7 @@ use rooflet_model::config::{DenseConfig, ExpertsConfig};
 /// read once (mlx-lm's threshold).
 const SORTED_CHOICES: i32 = 64;
 
-/// Selects and weights the experts of each token.
+/// Selection and weighting of each token's experts.
 #[derive(Debug)]
 enum Router {
     Softmax {
@@ -107,7 +107,7 @@ impl Router {
     }
 }
 
-/// Indices of the `count` highest scores, in any order.
+/// Returns the indices of the `count` highest scores, in any order.
 fn highest(scores: &Array, count: i32) -> Result<Array> {
     argpartition_axis(scores, -count, -1)?.try_index((Ellipsis, -count..))
 }
@@ -227,7 +227,7 @@ impl Experts {
         }
     }
 
-    /// Outputs of each token's experts, `[rows, tokens, active, hidden]`.
+    /// Computes the outputs of each token's experts, `[rows, tokens, active, hidden]`.
     fn apply_experts(&self, x: &Array, chosen: &Array) -> Result<Array> {
         let through = |x: &Array, experts: &Array, sorted: bool| {
             let up = self.up.apply(x, experts, sorted)?;

@@ -86,7 +86,7 @@ impl GatedDelta {
             log_rate: weights.take_float32(&at("A_log"))?,
             norm: RmsNorm::load(&at("norm.weight"), &shape.config, weights)?,
         };
-        // Not on a CPU, where the number of tokens would change the last bits.
+        // A CPU does not use chunks, because the number of tokens would then change the last bits.
         let in_chunks = kernels.backend() != Backend::Cpu;
         let operations = Operations::new(dimensions, learned, weights.compute(), in_chunks)
             .map_err(|err| LoadError::Evaluate { err })?;
@@ -179,7 +179,7 @@ impl GatedDelta {
         }
     }
 
-    /// States of the rows.
+    /// Returns the states of the rows, which are zeros before the first token.
     fn states(&self, compute: Dtype, caches: &mut [&mut LayerCache], offsets: &[i32]) -> Result<Vec<State>> {
         let at_first = || -> Result<State> {
             let of = &self.operations.dimensions;

@@ -27,7 +27,7 @@ pub(super) struct Kernels {
 }
 
 /// Verified kernels by parameters. `None` if the kernels do not support the parameters or the
-/// backend, or failed the comparison.
+/// backend, failed to compile, or failed the comparison.
 type Verified<K, V> = Vec<(K, Option<Rc<V>>)>;
 
 impl Kernels {
@@ -82,7 +82,8 @@ fn get_or_verify<K: Copy + PartialEq, V>(
     let kernels = made.unwrap_or_else(|err| {
         tracing::warn!(
             error = %err,
-            "{what}: using MLX's operations, which are slower, because rooflet's kernels failed the comparison"
+            kernels = what,
+            "kernels failed verification, using MLX's operations, which are slower"
         );
         None
     });
@@ -90,7 +91,7 @@ fn get_or_verify<K: Copy + PartialEq, V>(
     kernels
 }
 
-/// Random values of both signs around zero, determined by the seed.
+/// Returns random values of both signs around zero, determined by the seed.
 pub(super) fn random_values(seed: u64, shape: &[i32], float: Dtype) -> Result<Array> {
     random::normal::<f32>(shape, None, None, &random::key(seed)?)?.as_dtype(float)
 }

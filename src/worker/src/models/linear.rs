@@ -1,5 +1,5 @@
-//! Matrices: linear layers, stacks of them for experts, and the embedding table, in floats or
-//! quantised.
+//! Matrices: linear layers, stacks of linear layers for experts, and the embedding table, in floats
+//! or quantised.
 
 use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
@@ -165,7 +165,7 @@ impl Embedding {
         })
     }
 
-    /// Rows of the table, one per token.
+    /// Returns one row of the table per token.
     pub(super) fn lookup(&self, tokens: &Array) -> Result<Array> {
         match &self.matrix {
             Matrix::Float { weight, .. } => take_axis(weight, tokens, 0),

@@ -12,8 +12,8 @@ pub(super) struct Masks {
 }
 
 impl Masks {
-    /// Mask for `tokens` queries over `keys` keys, of which the last `tokens` belong to the
-    /// queries.
+    /// Returns the mask for `tokens` queries over `keys` keys, of which the last `tokens` belong to
+    /// the queries.
     pub(super) fn mask(
         &mut self,
         tokens: i32,

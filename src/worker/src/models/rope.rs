@@ -5,14 +5,14 @@ use rooflet_mlx::mlx_rs::{Array, Dtype, fast, ops};
 
 use rooflet_model::config::{Rope, RopeScaling};
 
-/// Rotates queries and keys by their positions.
+/// Rotary position embedding of queries and keys.
 #[derive(Debug, Clone)]
 pub(super) struct RotaryEmbedding {
     /// Number of elements of each head that are rotated.
     dims: i32,
     traditional: bool,
     frequencies: Frequencies,
-    /// Factors of the inputs, `[head_dim]`: one for elements that are not rotated.
+    /// Factors of the inputs, `[head_dim]`; 1 for elements that are not rotated.
     magnitude: Option<Array>,
 }
 
@@ -34,7 +34,7 @@ impl RotaryEmbedding {
         };
         let (frequencies, magnitude) = match &rope.scaling {
             RopeScaling::None => (base(1.0), 1.0),
-            // Divided in double precision, like in Python.
+            // The division has double precision, as in Python.
             RopeScaling::Linear { factor } => (base((1.0 / f64::from(*factor)) as f32), 1.0),
             RopeScaling::Llama3 {
                 factor,
@@ -120,7 +120,7 @@ impl RotaryEmbedding {
     }
 }
 
-/// Wavelengths divided by 2π: `theta ^ (2i/dims)`.
+/// Returns the wavelengths divided by 2π: `theta ^ (2i/dims)`.
 fn wavelength_factors(theta: f32, dims: i32) -> Result<Array> {
     let exponents = ops::arange::<_, i32>(0, dims, 2)?
         .as_dtype(Dtype::Float32)?
@@ -128,8 +128,8 @@ fn wavelength_factors(theta: f32, dims: i32) -> Result<Array> {
     Array::from_f32(theta).power(exponents)
 }
 
-/// Multiplies long wavelengths by `factor`, keeps short ones and blends the ones between. Uses the
-/// reference's sequence of MLX operations, so that results are bit-identical.
+/// Multiplies long wavelengths by `factor`, keeps short ones and blends the ones between. Uses
+/// mlx-lm's sequence of operations (`Llama3RoPE`), so that results are bit-identical.
 fn llama3_table(
     theta: f32,
     dims: i32,
@@ -165,8 +165,8 @@ fn llama3_table(
     ops::select(&is_medium, blended, stretched)
 }
 
-/// Multiplies wavelengths above the blend by `factor` and keeps those below it. Uses the
-/// reference's sequence of operations.
+/// Multiplies wavelengths above the blend by `factor` and keeps those below it. Uses mlx-lm's
+/// sequence of operations (`YarnRoPE`).
 fn yarn_table(theta: f32, dims: i32, factor: f32, (low, high): (f32, f32)) -> Result<Array> {
     let scalar = Array::from_f32;
     let kept = wavelength_factors(theta, dims)?;

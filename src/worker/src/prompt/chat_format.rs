@@ -21,7 +21,7 @@ use rooflet_text::tool_calls::ToolFormat;
 pub(super) struct ChatFormat {
     pub(super) template: ChatTemplate,
     reasoning: Option<ReasoningMarkers>,
-    /// The model reasons by default, although the prompt does not open the reasoning block.
+    /// True if the model reasons by default, although the prompt does not open the reasoning block.
     reasons_by_default: bool,
     tool_format: ToolFormat,
 }
@@ -46,7 +46,8 @@ impl ChatFormat {
 
     /// Returns true if reasoning may precede an answer in a required format: the prompt opens the
     /// reasoning block, the template turns reasoning on by default, or the request turns it on.
-    /// Otherwise, the model has markers of reasoning that nobody requested.
+    /// Otherwise, the model has markers of reasoning, but neither the template nor the request
+    /// enables reasoning.
     pub(super) fn turns_on_reasoning(&self, shape: &AnswerShape, variables: &Members, budget: bool) -> bool {
         let Some((markers, opened)) = shape.reasoning else {
             return false;

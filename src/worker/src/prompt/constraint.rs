@@ -142,7 +142,7 @@ impl Prompter {
         })?;
         let begin = || {
             let mut constraint = Constraint::new(grammar, vocabulary)?;
-            // Computes the first mask on this thread, so that the engine thread does not have to.
+            // Computes the first mask on this thread, to relieve the engine thread.
             constraint.mask()?;
             self.constraints.insert(key, constraint.clone());
             Ok(constraint)

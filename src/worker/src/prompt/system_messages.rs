@@ -3,8 +3,8 @@
 use rooflet_inference_api::openai::json::Json;
 use rooflet_inference_api::openai::message::{append_line, text_of, with_role};
 
-/// Merges all system messages into one at the beginning. Returns `None` if only the first message
-/// is a system message, or none.
+/// Merges all system messages into one at the beginning. Returns `None` if no message after the
+/// first one is a system message.
 ///
 /// User messages that become adjacent are also merged, because such templates require alternating
 /// roles.

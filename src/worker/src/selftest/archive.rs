@@ -29,17 +29,17 @@ pub(super) struct File {
 /// Damage of the archive, and so of the binary.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnpackError {
-    #[error("decompressing the models of the self test")]
+    #[error("failed to decompress the models of the self test")]
     Decompress {
         #[source]
         err: io::Error,
     },
-    #[error("reading the index of the models of the self test")]
+    #[error("failed to read the index of the models of the self test")]
     Index {
         #[source]
         err: serde_json::Error,
     },
-    #[error("the models of the self test end early")]
+    #[error("the archive of the models of the self test is truncated")]
     Truncated,
 }
 
@@ -77,8 +77,8 @@ impl Rows {
     }
 }
 
-/// Weight of a matrix with rows of `width` values. The order of operations is that of
-/// `e2e/fixtures/logits.py`.
+/// Returns the weight for `noise` in a matrix with rows of `width` values. The order of operations
+/// is that of `e2e/fixtures/logits.py`.
 fn scaled(noise: f64, width: usize) -> f32 {
     noise as f32 * (1.5 / (width as f64).sqrt()) as f32
 }

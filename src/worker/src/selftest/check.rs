@@ -17,7 +17,7 @@ pub enum Group {
 pub enum Status {
     Ok,
     Fail,
-    /// The device does not run what the check is about.
+    /// The device does not use the checked kernels.
     Skipped,
 }
 
@@ -40,7 +40,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// Check that compares a difference with its tolerance.
+    /// Creates the result of a comparison of a difference with its tolerance.
     pub(super) fn of_difference(
         group: Group,
         name: impl Into<String>,

@@ -19,11 +19,12 @@ use crate::models::feed_forward;
 use crate::models::gated_delta::Operations;
 use crate::models::kernels::Difference;
 
-/// Rows and tokens for the rule in chunks: less than a chunk, and several chunks with a part.
+/// Numbers of rows and tokens for the rule in chunks: fewer tokens than a chunk has, and several
+/// chunks of which the last is incomplete.
 const CHUNKED_SIZES: [(i32, i32); 2] = [(2, 7), (1, 150)];
 
-/// Largest difference of the rule in chunks from the rule token by token, as a share of the largest
-/// value. A GPU may round the factors of float32 products to 10 bits (TF32).
+/// Returns the largest permitted difference of the rule in chunks from the rule token by token, as
+/// a share of the largest value. A GPU may round the factors of float32 products to 10 bits (TF32).
 fn chunk_tolerance(backend: Backend) -> f32 {
     match backend {
         Backend::Cpu => 1e-4,
@@ -31,8 +32,9 @@ fn chunk_tolerance(backend: Backend) -> f32 {
     }
 }
 
-/// Largest difference of a kernel from MLX's operations in float32, as a share of the largest
-/// value. The kernels compute in float32 and round their results, some of them twice.
+/// Returns the largest permitted difference of a kernel from MLX's operations in float32, as a
+/// share of the largest value. The kernels compute in float32 and round their results, some of them
+/// twice.
 fn tolerance(float: FloatType) -> f32 {
     match float {
         FloatType::BF16 => 0.02,
@@ -55,7 +57,7 @@ pub(super) fn run(backend: Backend, report: &mut dyn FnMut(Check)) {
     }
 }
 
-/// Products of MLX, compared with sums in double precision.
+/// Compares products of MLX with sums in double precision.
 fn products(report: &mut dyn FnMut(Check)) {
     match check_kernels() {
         Err(err) => report(Check::failed(Group::Kernels, "products", err)),
@@ -163,7 +165,8 @@ impl Worst {
     }
 }
 
-/// Check of the worst difference. `None` if the backend has no such kernel.
+/// Returns the check of the worst difference. `compared` is `None` if the backend has no such
+/// kernel.
 fn check(name: String, tolerance: f32, reference: &str, compared: Result<Option<Worst>>) -> Check {
     match compared {
         Err(err) => Check::failed(Group::Kernels, name, err),
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn worst_difference_decides() {
+    fn worst_difference_determines_the_status() {
         let difference = |largest| Difference {
             largest,
             average: 0.0,

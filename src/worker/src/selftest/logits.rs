@@ -94,21 +94,22 @@ impl Replay {
         })
     }
 
-    /// Smallest difference of single logits that explains the results: the largest difference of a
-    /// stored logit, or half the shortfall of a token. NaN if a logit is not a number.
+    /// Returns the smallest difference of single logits that explains the results: the largest
+    /// difference of a stored logit, or half the shortfall of a token. NaN if a logit is not a
+    /// number.
     pub(crate) fn difference(&self, case: &Case) -> f32 {
         let of_positions = largest(self.differences_by_position(case).into_iter());
         larger(self.shortfall / 2.0, of_positions)
     }
 
-    /// Largest difference from the logits of another run of the same case.
+    /// Returns the largest difference from the logits of another run of the same case.
     pub(super) fn distance(&self, other: &Self) -> f32 {
         let logits = apart(&self.logits, &other.logits);
         larger(logits, apart(&self.last, &other.last))
     }
 
-    /// Largest difference of a logit at each position with stored logits. NaN if a logit is not a
-    /// number.
+    /// Returns the largest difference of a logit at each position with stored logits. NaN if a
+    /// logit is not a number.
     pub(super) fn differences_by_position(&self, case: &Case) -> Vec<f32> {
         let mut differences = vec![apart(&self.logits, &case.logits)];
         if !case.last.is_empty() {
@@ -118,7 +119,8 @@ impl Replay {
     }
 }
 
-/// Largest difference of two logits of the same token. NaN if a logit is missing or not a number.
+/// Returns the largest difference of two logits of the same token. NaN if a logit is missing or not
+/// a number.
 fn apart(ours: &[f32], theirs: &[f32]) -> f32 {
     match ours.len() == theirs.len() {
         true => largest(
@@ -130,12 +132,12 @@ fn apart(ours: &[f32], theirs: &[f32]) -> f32 {
     }
 }
 
-/// Largest of the values and 0. NaN if one of them is NaN.
+/// Returns the largest of the values and 0. NaN if one of them is NaN.
 fn largest(values: impl Iterator<Item = f32>) -> f32 {
     values.fold(0.0, larger)
 }
 
-/// The larger value. NaN if one of them is NaN.
+/// Returns the larger value. NaN if one of them is NaN.
 pub(super) fn larger(a: f32, b: f32) -> f32 {
     match a.is_nan() || b.is_nan() {
         true => f32::NAN,

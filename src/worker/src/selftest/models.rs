@@ -24,12 +24,12 @@ const MODELS: &str = "e2e/fixtures/models/";
 /// Error that prevents the check of a model.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ModelsError {
-    #[error("unpacking the models")]
+    #[error("failed to unpack the models")]
     Unpack {
         #[source]
         err: UnpackError,
     },
-    #[error("writing `{path}`")]
+    #[error("failed to write `{path}`")]
     Write {
         path: Utf8PathBuf,
         #[source]
@@ -37,22 +37,22 @@ pub(super) enum ModelsError {
     },
     #[error("the directory for temporary files has no UTF-8 path")]
     Path,
-    #[error("reading the stored logits")]
+    #[error("failed to read the stored logits")]
     Cases {
         #[source]
         err: serde_json::Error,
     },
-    #[error("inspecting a model")]
+    #[error("failed to inspect a model")]
     Inspect {
         #[source]
         err: InspectModelError,
     },
-    #[error("loading a model")]
+    #[error("failed to load a model")]
     Load {
         #[source]
         err: LoadError,
     },
-    #[error("computing with a model")]
+    #[error("failed to compute with a model")]
     Compute {
         #[source]
         err: mlx_rs::error::Exception,
@@ -124,7 +124,7 @@ fn load(path: &Utf8Path, compute: FloatType) -> Result<Decoder, ModelsError> {
     Decoder::load(&dir.shape, &mut weights).map_err(|err| ModelsError::Load { err })
 }
 
-/// Element types that models compute in.
+/// Returns the element types that models compute in.
 pub(super) fn compute_types(backend: Backend) -> &'static [FloatType] {
     match backend {
         Backend::Cpu => &[FloatType::F32],
@@ -132,9 +132,9 @@ pub(super) fn compute_types(backend: Backend) -> &'static [FloatType] {
     }
 }
 
-/// Largest [`difference`] that rounding explains. The logits of the tiny models are between -6 and
-/// 6. On a CPU in half precision, the difference is 0.05 in float16 and 0.6 in bfloat16 at most. A
-/// GPU may round the factors of float32 products to 10 bits (TF32), as float16 does.
+/// Returns the largest [`difference`] that rounding explains. The logits of the tiny models have
+/// magnitudes of up to 6. On a CPU, the difference is at most 0.05 in float16 and 0.6 in bfloat16.
+/// A GPU may round the factors of float32 products to 10 bits (TF32), as float16 does.
 pub(super) fn tolerance(backend: Backend, compute: FloatType) -> f32 {
     match (backend, compute) {
         (Backend::Cpu, _) => REFERENCE_TOLERANCE,
@@ -143,9 +143,10 @@ pub(super) fn tolerance(backend: Backend, compute: FloatType) -> f32 {
     }
 }
 
-/// Difference of a model's results from the stored results. On a CPU, the largest difference of all
-/// logits and tokens. On a GPU, rounding can select another expert for a token, after which all its
-/// logits differ, so the median of the positions with stored logits counts.
+/// Returns the difference of a model's results from the stored results. On a CPU, this is the
+/// largest difference of all logits and tokens. On a GPU, rounding can select another expert for a
+/// token, after which all its logits differ, so the median of the positions with stored logits
+/// counts.
 pub(super) fn difference(backend: Backend, results: &[(Replay, &Case)]) -> f32 {
     match backend {
         Backend::Cpu => {
@@ -159,7 +160,7 @@ pub(super) fn difference(backend: Backend, results: &[(Replay, &Case)]) -> f32 {
     }
 }
 
-/// Median. NaN if a value is NaN, or if there are none.
+/// Returns the median. NaN if a value is NaN, or if there are none.
 fn median(values: impl Iterator<Item = f32>) -> f32 {
     let mut values: Vec<f32> = values.collect();
     values.sort_unstable_by(f32::total_cmp);

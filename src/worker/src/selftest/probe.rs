@@ -56,7 +56,10 @@ fn read(figure: &Figure, sheet: Option<BytesPerSecond>) -> Check {
         PlausibilityVerdict::TooHigh => Check::failed(
             Group::Probe,
             name,
-            format!("{finding}: too high. The clock or the engine is wrong"),
+            format!(
+                "{finding}: too high. A cache served the reads, the chip is not the one of the data sheet, or the \
+                 clock is inaccurate"
+            ),
         ),
     }
 }
@@ -67,7 +70,7 @@ fn measured_rate(name: &str, figure: &Figure, finding: String) -> Check {
     Check::new(Group::Probe, name, status, finding)
 }
 
-/// Median and spread of a figure.
+/// Formats the median and the spread of a figure.
 fn finding(figure: &Figure) -> String {
     let rate = |rate: f64| BytesPerSecond(rate).to_string();
     let Figure {
@@ -77,7 +80,7 @@ fn finding(figure: &Figure) -> String {
     } = *figure;
     let unsteady = match figure.steady {
         true => "",
-        false => ", unsteady: other programs use the machine",
+        false => ", unsteady: other programs may use the machine",
     };
     format!(
         "{} ({} to {} in 80 % of {} repetitions{unsteady})",

@@ -17,7 +17,7 @@ use super::logits::{Case, Replay, larger};
 use super::models::{ModelsError, TinyModels, difference, tolerance};
 use crate::models::Decoder;
 
-/// Rounds that a soak runs at least: the growth of memory is measured from the end of the first.
+/// Minimum number of rounds: the growth of memory is measured from the end of the first round.
 const MIN_ROUNDS: usize = 2;
 /// Largest growth of the engine's arrays. The caches of a finished case must be free.
 const MAX_ENGINE_GROWTH: Bytes = Bytes(1 << 20);
@@ -46,7 +46,7 @@ struct Round {
     step: Duration,
     /// Memory of the engine's arrays.
     engine: Bytes,
-    /// Largest memory of the process so far.
+    /// Peak memory of the process so far.
     process: Bytes,
 }
 
@@ -129,7 +129,7 @@ impl Soak {
     }
 }
 
-/// Largest memory of this process so far.
+/// Returns the peak memory of this process so far.
 fn process_memory() -> Bytes {
     let kilobytes_or_bytes = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.max_rss());
     let size = kilobytes_or_bytes.unsigned_abs();

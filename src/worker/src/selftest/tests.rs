@@ -24,7 +24,7 @@ fn models_and_soak_pass_on_this_machine() {
     assert_eq!(models.count(), TinyModels::unpack().unwrap().cases.len());
 }
 
-/// A device that computes other logits and tokens.
+/// A wrong reference has the same effect as a device that computes other logits and tokens.
 #[test]
 fn corrupted_reference_fails_on_every_backend() {
     let _mlx = exclusive();
@@ -49,7 +49,7 @@ fn corrupted_reference_fails_on_every_backend() {
     *token = (*token + 1) % 272;
     assert_eq!(statuses(&models, cpu), [Status::Fail]);
 
-    // All logits are wrong: by the rule for GPUs.
+    // All logits are wrong, which the more tolerant rule for GPUs must detect as well.
     models.cases = correct;
     for case in models.cases.get_mut("qwen3").unwrap() {
         case.logits.reverse();

@@ -244,7 +244,8 @@ fn consecutive_device_failures_terminate_worker() {
     );
 }
 
-/// Long bodies are parsed one after the other, within the memory budget. Short requests do not wait.
+/// Long bodies are parsed one after the other, within the memory budget. Short requests do not
+/// wait.
 #[test]
 fn long_bodies_wait_for_the_memory_budget_before_they_are_parsed() {
     with_worker(config(), |worker| {

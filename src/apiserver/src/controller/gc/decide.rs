@@ -66,15 +66,16 @@ pub(super) struct Dependent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
     Keep,
-    /// The object has no owner.
+    /// No owner of the object exists any more, or the existing ones wait for its deletion.
     Delete(Propagation),
-    /// The owner waits for the object, whose own dependents wait in a cycle: unblock them first.
+    /// The owner waits for the object, and a dependent of the object waits, too. In a cycle, both
+    /// would wait forever, so the object must not block its owners when it is deleted.
     UnblockAndDelete,
-    /// The object has an owner, but these references are obsolete.
+    /// An owner exists. The references to the owners with these uids are obsolete.
     DropOwners(Vec<String>),
-    /// The object waits for its dependents: process those that block it.
+    /// The object waits for its dependents. Those that block its deletion must be processed.
     AwaitDependents,
-    /// Dependents stay without this owner.
+    /// The dependents are kept, without their reference to this owner.
     Orphan,
     /// No dependent blocks the deletion any more.
     Release,

@@ -372,7 +372,8 @@ impl View<'_> {
         }
     }
 
-    /// Reports a refused template. It has the same deadline as a replica that does not start.
+    /// Reports a refused template, and returns the remaining time until its deadline. The deadline
+    /// is that of a replica that does not start.
     fn refused_template(
         &self,
         writer: &mut ConditionWriter,

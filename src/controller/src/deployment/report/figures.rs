@@ -133,8 +133,8 @@ impl Comparison {
         decode.into_iter().chain(prefill)
     }
 
-    /// Returns whether the measurement is within the predicted interval. An accurate prediction
-    /// covers eight of ten cases.
+    /// Returns whether the measurement is within the predicted interval. The interval of an
+    /// accurate prediction covers 80 % of the measurements.
     pub(super) fn is_accurate(self) -> bool {
         (self.predicted.p10..=self.predicted.p90).contains(&self.measured)
     }

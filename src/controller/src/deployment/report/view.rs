@@ -38,7 +38,7 @@ pub(super) struct View<'a> {
     pub(super) created: usize,
     /// Number of replicas of the stable revision that the plan creates.
     pub(super) created_stable: usize,
-    /// Replicas that their node refused.
+    /// Replicas that the agent of their node refused.
     pub(super) refused: &'a [&'a ModelReplica],
     pub(super) figures: Figures,
     /// Ready replica on a node with a simulated chip.

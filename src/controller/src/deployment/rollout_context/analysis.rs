@@ -40,7 +40,9 @@ const REPEATED: Level = Level {
 const TENTH_TO_NINETIETH: f64 = 2.5631;
 /// Ratio of the standard errors of median and mean for large normal samples: √(π/2).
 const OF_A_MEDIAN: f64 = 1.2533;
-/// Ratio to the stable revision below which a revision is much slower than predicted.
+/// Share of the expected speed below which a revision counts as much slower than predicted. The
+/// expected speed is the predicted one, or less if the stable revision does not reach its own
+/// prediction.
 const FAR_BEHIND: f64 = 0.5;
 /// Minimum sample size of a median. The first requests of a worker are slower, and the error of a
 /// smaller sample is unknown.
@@ -185,7 +187,8 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// `baseline` returns the baseline of a replica's node.
+    /// Collects the figures of a revision's replicas. `baseline` returns the baseline of a
+    /// replica's node.
     pub(super) fn of(
         replicas: &[&ModelReplica],
         baseline: impl Fn(&ModelReplica) -> Option<Baseline>,
@@ -474,7 +477,8 @@ fn ln_choose(n: u64, k: u64) -> f64 {
     ln_factorial(n) - ln_factorial(k) - ln_factorial(n - k)
 }
 
-/// Exact for small numbers. Above, Stirling's series, whose next term is below 1e-10.
+/// Returns `ln(n!)`. The value is exact for small numbers. Larger ones use Stirling's series, whose
+/// first omitted term is below 1e-10.
 fn ln_factorial(n: u64) -> f64 {
     const EXACT: u64 = 128;
     if n <= EXACT {

@@ -51,7 +51,8 @@ fn all_answered(index: usize, open: &[&str]) -> Result<(), CallError> {
 mod tests {
     use super::*;
 
-    /// Syntax: `a1,2` is an assistant that calls 1 and 2, `t1` the result of 1, `u` a user.
+    /// Parses a conversation: `a1,2` is an assistant that calls 1 and 2, `t1` the result of 1, `u`
+    /// a user.
     fn conversation(text: &str) -> Vec<Json> {
         let message = |word: &str| {
             let (role, ids) = word.split_at(1);

@@ -26,7 +26,8 @@ pub struct Options {
     pub cache_salt: String,
     pub stream: bool,
     pub usage: StreamUsage,
-    /// Pads the events of a stream, so that their sizes do not reveal the length of tokens.
+    /// True if the events of a stream are padded, so that their sizes do not reveal the length of
+    /// tokens.
     pub obfuscated: bool,
 }
 
@@ -44,7 +45,7 @@ impl Options {
     /// Parameters of this module.
     pub const NAMES: &[&str] = &["max_tokens", "priority", "cache_salt", "stream", "stream_options"];
 
-    /// `least_tokens` is the minimum of `max_tokens`.
+    /// Parses the parameters. `least_tokens` is the minimum of `max_tokens`.
     pub fn parse(fields: &Fields, least_tokens: usize) -> Result<Self, ApiError> {
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens = fields.integer("max_tokens", least_tokens, usize::MAX)?;

@@ -16,7 +16,7 @@ const MAX_STOP_TOKENS: usize = 64;
 pub struct Stopping {
     pub strings: Vec<String>,
     pub token_ids: Vec<u32>,
-    /// The end-of-sequence token does not end the answer.
+    /// True if the end-of-sequence token does not end the answer.
     pub ignore_eos: bool,
     /// Minimum number of tokens before a stop condition applies.
     pub min_tokens: usize,

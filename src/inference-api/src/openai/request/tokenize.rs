@@ -16,7 +16,7 @@ pub struct TokenizeRequest {
     /// `None`: the served model.
     pub model: Option<String>,
     pub input: TokenizeInput,
-    /// The response includes the text of each token.
+    /// True if the response includes the text of each token.
     pub token_texts: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct TokenizeRequest {
 pub enum TokenizeInput {
     Text {
         text: String,
-        /// Add the tokenizer's initial tokens.
+        /// True if the tokenizer's initial tokens are added.
         add_special_tokens: bool,
     },
     Chat {

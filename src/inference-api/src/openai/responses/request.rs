@@ -170,7 +170,7 @@ fn is_empty(text: &Json) -> bool {
     }
 }
 
-/// Default of `text`: `{"format": {"type": "text"}}`.
+/// Returns the default of `text`: `{"format": {"type": "text"}}`.
 fn plain_text() -> Json {
     let format = Json::Object(Members::new([("type", "text".into())]));
     Json::Object(Members::new([("format", format)]))

@@ -86,7 +86,7 @@ impl Client {
         answer.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// Bytes per token in the KV cache of a worker that the benchmark started.
+    /// Returns the bytes per token in the KV cache of a worker that the benchmark started.
     pub(super) async fn kv_bytes_per_token(&self) -> anyhow::Result<u64> {
         let url = format!("{}/status", self.base);
         let answer = self.http.get(&url).send().await;
@@ -202,7 +202,7 @@ struct StreamTimes {
     pieces: u64,
     first_pieces: u64,
     reads: u64,
-    /// Read that delivered the last piece.
+    /// Number of the network read that delivered the last piece.
     last_read: u64,
 }
 

@@ -160,7 +160,7 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
     })
 }
 
-/// Multiples 1, 2 and 5 of powers of ten within a range.
+/// Returns the multiples 1, 2 and 5 of powers of ten within a range.
 fn ticks((low, high): (f64, f64)) -> Vec<f64> {
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
     decades

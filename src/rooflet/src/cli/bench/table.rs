@@ -29,7 +29,7 @@ pub(super) fn table(report: &Report) -> String {
     out
 }
 
-/// Note about intervals if there were too few rounds for a confidence interval.
+/// Returns a note about intervals if there were too few rounds for a confidence interval.
 pub(super) fn few_rounds(report: &Report) -> Option<String> {
     let figures = report.cells.iter().flat_map(|cell| &cell.targets);
     let mut quantiles = figures.flat_map(|target| target.metrics.values());
@@ -63,7 +63,7 @@ fn row(report: &Report, cell: &CellReport, figures: &TargetFigures, at: usize) -
     )
 }
 
-/// Label of a target: the model's name, or `A` and `B` for two targets.
+/// Returns the label of a target: the model's name, or `A` and `B` for two targets.
 pub(super) fn label(report: &Report, at: usize) -> String {
     match (report.targets.len(), at) {
         (1, _) => report.targets[0].model.clone(),

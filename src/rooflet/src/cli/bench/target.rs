@@ -37,7 +37,7 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) client: Client,
     pub(super) trial: Trial,
-    /// Worker of a model directory. It ends with this value.
+    /// Worker of a model directory. It stops when this value is dropped.
     worker: Option<Worker>,
 }
 
@@ -85,7 +85,7 @@ impl Target {
     }
 
     /// Restarts the worker if the cell needs other prefix cache settings. Cells that need prompts
-    /// cached on disk only get a worker whose memory holds the prompts of one wave.
+    /// cached only on disk get a worker whose memory cache holds one prompt per concurrent request.
     pub(super) async fn prepare(&mut self, cell: &Cell, clock: &Clock) -> anyhow::Result<()> {
         let Some(worker) = self.worker.take() else {
             return Ok(());
@@ -197,8 +197,8 @@ impl Load {
         }
     }
 
-    /// Context length that a worker needs, limited by the model. `None` if the default is
-    /// sufficient.
+    /// Returns the context length that a worker needs, limited by the model, or `None` if the
+    /// default is sufficient.
     fn context_tokens(self, model: &Utf8Path) -> Option<u64> {
         // The worker reports errors of the model.
         let model = ModelDir::inspect(model).ok()?;

@@ -42,7 +42,7 @@ pub(super) fn text(checked: &CheckedClaim) -> String {
     text
 }
 
-/// Correct value, unless the message already contains it.
+/// Returns the correct value, unless the message already contains it.
 fn correction(finding: &ClaimFinding) -> String {
     match (&finding.claimed, &finding.right) {
         (Some(claimed), Some(right)) if !finding.message.contains(right.as_str()) => {

@@ -41,7 +41,8 @@ mod metal {
     use super::Check;
     use rooflet_mlx::metallib::{self, KernelFile, MetalBuild, Place};
 
-    /// Oldest macOS and SDK, with a leading comma. Empty for builds without Metal.
+    /// Returns the oldest supported macOS and the SDK, with a leading comma. Empty for builds
+    /// without Metal.
     pub(super) fn target() -> String {
         metallib::build().map_or_else(String::new, |build| {
             let sdk = build.sdk.map(|sdk| format!(" with SDK {sdk}"));

@@ -50,11 +50,11 @@ impl fmt::Display for Area {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
     Ok,
-    /// rooflet works, but slower, less, or not always.
+    /// rooflet works, but with less speed, function or reliability.
     Warn,
     /// rooflet does not work.
     Fail,
-    /// The machine does not report it.
+    /// The machine does not report the value.
     Unknown,
 }
 

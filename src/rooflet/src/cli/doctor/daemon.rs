@@ -12,9 +12,9 @@ use super::Report;
 use crate::cli::Failure;
 use rooflet_base::error::ExitStatus;
 
-/// Time for all checks.
+/// Timeout of all checks.
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Interval between looks for the report.
+/// Interval between checks whether the report exists.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Runs `rooflet doctor` with these arguments in launchd.
@@ -50,8 +50,8 @@ impl Job {
         format!("dev.rooflet.doctor.{}", self.process)
     }
 
-    /// Domain of launchd. Daemons of root are in the system's; an ordinary user can only start jobs
-    /// in the own one.
+    /// Returns the launchd domain: root starts jobs in the system domain, other users in their own
+    /// domain.
     fn domain(&self) -> String {
         match self.user {
             0 => "system".to_owned(),
@@ -105,7 +105,7 @@ impl Job {
         outcome
     }
 
-    /// Waits for the report, which appears complete.
+    /// Waits for the report. The job creates the file atomically.
     async fn wait(&self, timeout: Duration) -> anyhow::Result<Report> {
         let report = self.file("json");
         let is_there = async {
@@ -170,7 +170,7 @@ mod tests {
         path
     }
 
-    /// Stands in for launchctl: starts the job of the plist, and records its calls.
+    /// Script that replaces launchctl: starts the job of the plist, and records its calls.
     const LAUNCHCTL: &str = r#"echo "$1 $2" >> "$0.calls"
 [ "$1" = bootstrap ] || exit 0
 set -- $(sed -n 's/^    <string>\([^&]*\)<\/string>$/\1/p' "$3")

@@ -10,11 +10,12 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::check::Check;
 use rooflet_host::Host;
 
-/// Less free disk space is disk pressure, in percent.
+/// Free disk space in percent below which the agent reports disk pressure.
 const DISK_PRESSURE: f64 = 5.0;
-/// Less free disk space is a warning, in percent.
+/// Free disk space in percent below which the check warns.
 const DISK_LOW: f64 = 10.0;
-/// A slower disk delays every write of the control plane.
+/// Time of a synchronous write above which the check warns. A slower disk delays every write of the
+/// control plane.
 const SLOW_SYNC: Duration = Duration::from_millis(50);
 const SYNCS: usize = 9;
 /// Files and connections that a node with a few models needs.
@@ -71,8 +72,8 @@ fn sync(name: &str, directory: &Utf8Path) -> Check {
     }
 }
 
-/// Checks that a second lock of a file is refused. Agent and server lock their directories, and some
-/// network volumes ignore locks.
+/// Checks that a second lock of a file is refused. Agent and server lock their directories, and
+/// some network volumes ignore locks.
 fn locks(name: &str, directory: &Utf8Path) -> Check {
     let check = format!("{name}: locks");
     let path = directory.join(format!(".rooflet-doctor-lock-{}", std::process::id()));
@@ -97,7 +98,7 @@ fn locks(name: &str, directory: &Utf8Path) -> Check {
     }
 }
 
-/// Median time of a write of 4 KiB that survives a power failure.
+/// Returns the median time of a write of 4 KiB that survives a power failure.
 #[expect(clippy::disallowed_methods, reason = "the time of a disk is the real clock's")]
 fn median_sync(directory: &Utf8Path) -> io::Result<Duration> {
     let path = directory.join(format!(".rooflet-doctor-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Checks of what the system reports about the machine. They work on recordings, too.
+//! Checks of the machine's values that the system reports. They also check recordings.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::check::Check;
 
 /// Oldest macOS that MLX supports.
 const OLDEST_MACOS: u32 = 14;
-/// A GPU limit above this share of the memory leaves too little for the system, in percent.
+/// Share of the memory in percent above which a GPU limit leaves too little for the system.
 const MAX_GPU_SHARE: u64 = 92;
 
 /// Checks chip, system and memory. `has_matrix_units` is true if the engine has kernels for matrix

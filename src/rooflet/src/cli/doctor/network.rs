@@ -16,11 +16,11 @@ use rooflet_base::clock::Clock;
 use rooflet_base::environment::is_set;
 use rooflet_base::local_network::explain;
 
-/// Time for a connection within the local network, and for a lookup.
+/// Timeout of a connection within the local network, and of a lookup.
 const LOCAL: Duration = Duration::from_secs(2);
-/// Port of a router's own pages. A refused connection shows that the router can be reached, too.
+/// Port of a router's web interface. A refused connection also shows that the router is reachable.
 const ROUTER_PORT: u16 = 80;
-/// Larger differences invalidate Leases and certificates.
+/// Maximum difference of the clocks. A larger difference invalidates Leases and certificates.
 const CLOCK_ERROR: Duration = Duration::from_secs(30);
 
 pub(super) async fn checks(clock: &Clock) -> Vec<Check> {
@@ -75,7 +75,7 @@ async fn addresses(own: &[IpAddr]) -> Check {
         (all, reached) => Check::warn(
             name,
             format!("an open port answers at {reached} of {all} addresses: a firewall or VPN may block it"),
-            "pass one that answers to `rooflet agent --advertise-address`",
+            "pass a reachable address to `rooflet agent --advertise-address`",
         ),
     }
 }
@@ -106,7 +106,7 @@ fn resolved(name: &str, found: &[IpAddr], own: &[IpAddr]) -> Check {
             "pass an address to `rooflet agent --advertise-address`",
         ),
         (_, Some(_)) => Check::ok(name, "resolves to this machine"),
-        // Only link-local addresses are left out of the own ones.
+        // `own` lacks only the link-local addresses of this machine.
         (found, None) if found.iter().all(IpAddr::is_ipv6) => {
             Check::ok(name, "resolves to link-local addresses only")
         }
@@ -216,7 +216,7 @@ fn proxy(has_variable: bool, system: Option<&Answer>) -> Check {
         (false, true) => Check::warn(
             name,
             "macOS is configured for a proxy, which rooflet does not use",
-            "set HTTPS_PROXY, and NO_PROXY for the own network; for launchd, in EnvironmentVariables of the plist",
+            "set HTTPS_PROXY, and NO_PROXY for the local network; for launchd, in EnvironmentVariables of the plist",
         ),
     }
 }
@@ -226,7 +226,7 @@ async fn hub(clock: &Clock) -> Vec<Check> {
     let name = "model hub";
     let hub = match HubAccess::from_environment() {
         Ok(hub) => hub,
-        // The error has the text of the variable, which the report must not contain.
+        // The error contains the value of the variable, which the report must not contain.
         Err(_) => {
             let remedy = "correct the variable: HF_ENDPOINT is a URL such as https://huggingface.co";
             return vec![Check::fail(
@@ -257,13 +257,13 @@ async fn hub(clock: &Clock) -> Vec<Check> {
     }
 }
 
-/// Returns the last cause of an error, which names the problem. The causes before it only name the
-/// layers that it passed.
+/// Returns the last cause of an error, which describes the problem. The causes before it only
+/// name the layers through which the error passed.
 fn root_cause(err: &dyn Error) -> String {
     err.source().map_or_else(|| err.to_string(), root_cause)
 }
 
-/// Compares a date of HTTP, which has whole seconds, with the time before and after the answer.
+/// Compares an HTTP date, which has whole seconds, with the time before and after the response.
 fn clock_error(date: Option<&str>, before: Timestamp, after: Timestamp) -> Check {
     let name = "clock";
     let Some(hub) = date.and_then(|date| rfc2822::parse(date).ok()) else {
@@ -347,7 +347,8 @@ mod tests {
 
     #[test]
     fn firewall_states_are_judged() {
-        // Outputs from Mac-Health-Check pull request 8, m-cli issue 160 and the manual of nginx on a Mac.
+        // Outputs from Mac-Health-Check pull request 8, m-cli issue 160 and the manual of nginx on
+        // a Mac.
         let on = "Firewall is enabled. (State = 1)\n";
         let not_listed = "The application at path ( /usr/local/bin/rooflet ) is not part of the firewall\n";
         for (state, own, status, finding) in [

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::check::Check;
 use rooflet_host::{Host, PanicCause, PanicReport};
 
-/// Panics within this time are reported.
+/// Maximum age of reported panics.
 const RECENT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Returns `None` unless the system writes reports that rooflet reads.

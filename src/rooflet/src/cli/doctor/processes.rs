@@ -12,16 +12,16 @@ use rooflet_process::{Command, Exit, Process, ProcessId, spawn};
 
 /// Time over which the start time of a process must not change.
 const STABLE_FOR: Duration = Duration::from_secs(2);
-/// Time that a process gets to end after SIGTERM.
+/// Grace period after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// Time that a process that ignores SIGTERM gets.
+/// Grace period of a process that ignores SIGTERM.
 const SHORT_GRACE: Duration = Duration::from_millis(200);
-/// Time until a shell runs its first command.
+/// Timeout until a shell has run its first command.
 const START: Duration = Duration::from_secs(5);
-/// Interval between looks at the log.
+/// Interval between reads of the log.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Line that a shell writes after it has installed its handler.
+/// Script that ignores SIGTERM. It prints `ready` after it has installed its handler.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
 
 pub(super) async fn check() -> Check {

@@ -20,7 +20,7 @@ fn judge(settings: Option<&str>, source: PowerSource) -> Vec<Check> {
     checks
 }
 
-/// Value of a setting: the number after its name.
+/// Returns the value of a setting: the number after its name.
 fn value(settings: &str, name: &str) -> Option<u32> {
     let mut values = settings.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-/// Commands that take longer are stopped.
+/// Time after which a command is stopped.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Result of a command.

@@ -10,7 +10,7 @@ const WIDTH: usize = 100;
 /// Width of the column with the status, and of the indentation.
 const STATUS: usize = 9;
 
-/// Name of the line with all checks without a value.
+/// Name of the line that lists the checks whose value the machine does not report.
 const NOT_REPORTED: &str = "not reported";
 
 /// Formats a report: one paragraph per area, and each remedy below its finding.

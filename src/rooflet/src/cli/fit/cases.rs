@@ -139,8 +139,8 @@ fn text(cell: &[u8]) -> String {
     String::from_utf8_lossy(cell).trim().to_owned()
 }
 
-/// Line number at which a record starts. The reader's own count is one too low for CR LF line ends,
-/// because it assigns the LF to the next record.
+/// Returns the line number at which a record starts. The reader's own count is one too low for CR
+/// LF line ends, because it assigns the LF to the next record.
 fn line(table: &[u8], record: &ByteRecord) -> usize {
     let start = record.position().map_or(0, |position| position.byte() as usize);
     let breaks = table[start..]

@@ -234,7 +234,7 @@ fn expiry(report: &ProbeReport) -> Option<String> {
     })
 }
 
-/// State directory of this machine's agent.
+/// Returns the state directory of this machine's agent.
 fn state_dir() -> Utf8PathBuf {
     let configured = variable("ROOFLET_STATE_DIR").map(Utf8PathBuf::from);
     configured.unwrap_or_else(|| default_data_dir().join("agent"))

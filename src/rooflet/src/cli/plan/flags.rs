@@ -49,7 +49,7 @@ pub(super) fn spec(args: &Args) -> CapacityPlanSpec {
     }
 }
 
-/// Flag that set `field`. `None` if the manifest set it.
+/// Returns the flag that set `field`, or `None` if the manifest set it.
 pub(super) fn of_field(args: &Args, field: &str) -> Option<&'static str> {
     if field.starts_with("spec.fleet.macs") {
         return match (&args.fleet, args.compare.is_empty()) {

@@ -9,7 +9,7 @@ use rooflet_base::units::{Bytes, BytesPerSecond};
 /// placement are shown.
 const MAX_FIT_ROWS: usize = 60;
 
-/// Fleets that carry at least this share of the best fleet's demand count as equal.
+/// Share of the best fleet's demand from which a fleet counts as equal to it.
 const ALIKE: f64 = 0.995;
 
 /// Returns the whole output.
@@ -350,7 +350,7 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     out
 }
 
-/// `2 x mini-32 for 1998, 80 W`.
+/// Formats a purchase, such as `2 x mini-32 for 1998, 80 W`.
 pub(super) fn basket(basket: &PlanBasket) -> String {
     let items: Vec<_> = basket
         .items

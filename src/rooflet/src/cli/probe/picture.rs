@@ -73,7 +73,7 @@ fn legend(roofline: &Roofline) -> String {
     text
 }
 
-/// Row of a vertical position, counted from the top.
+/// Returns the row of a vertical position, counted from the top.
 fn row(position: f64) -> usize {
     HEIGHT - 1 - (position * (HEIGHT - 1) as f64).round() as usize
 }

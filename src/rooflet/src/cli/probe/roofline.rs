@@ -74,17 +74,17 @@ impl Roofline {
         })
     }
 
-    /// Maximum operations per second at this intensity.
+    /// Returns the maximum operations per second at this intensity.
     pub(super) fn roof(&self, intensity: f64) -> f64 {
         self.flops_per_second.min(intensity * self.bytes_per_second)
     }
 
-    /// Intersection of slope and ceiling, in operations per byte.
+    /// Returns the intersection of slope and ceiling, in operations per byte.
     pub(super) fn ridge(&self) -> f64 {
         self.flops_per_second / self.bytes_per_second
     }
 
-    /// Horizontal axis in whole decades around roof and points.
+    /// Returns the horizontal axis, in whole decades around the roof and the points.
     pub(super) fn intensities(&self) -> Axis {
         let most = self
             .points
@@ -120,7 +120,8 @@ impl Axis {
         }
     }
 
-    /// Position of a value: 0 at the start of the axis, 1 at its end, limited to this range.
+    /// Returns the position of a value: 0 at the start of the axis, 1 at its end, limited to this
+    /// range.
     pub(super) fn position(self, value: f64) -> f64 {
         let span = f64::from(self.to - self.from);
         ((value.log10() - f64::from(self.from)) / span).clamp(0.0, 1.0)
@@ -161,7 +162,7 @@ pub(super) fn example() -> Roofline {
             ..Spread::default()
         })
     };
-    // Our published figures of an H200: a kernel far below the memory roof.
+    // Published figures of an H200: a kernel far below the memory roof.
     let measured = Measurements {
         scale_bits: Some(16),
         read: figure(3566e9),

@@ -30,7 +30,7 @@ fn heading(report: &ProbeReport) -> String {
     )
 }
 
-/// Title and subtitle: machine, engine and time of the measurement.
+/// Returns the title and the subtitle: machine, engine and time of the measurement.
 pub(super) fn titles(report: &ProbeReport) -> (String, String) {
     let (machine, engine) = (&report.machine, &report.engine);
     let cores = machine

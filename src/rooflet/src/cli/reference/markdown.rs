@@ -1,6 +1,6 @@
-//! Forms of the reference pages: wrapped paragraphs, list items, tables.
+//! Formatting of the reference pages: wrapped paragraphs, list items and tables.
 
-/// Columns at which prose wraps.
+/// Maximum number of characters in a line of prose.
 const WIDTH: usize = 100;
 
 /// First line of every generated page.
@@ -26,7 +26,7 @@ pub(super) fn wrapped(first: &str, text: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns a table. Cells without any text in a column drop the column.
+/// Returns a table. Columns without text are omitted.
 pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let is_used = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
     let columns: Vec<usize> = (0..N).filter(is_used).collect();

@@ -69,7 +69,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// Percentage of completed requests of all deployments that met their objectives.
+/// Returns the percentage of completed requests of all deployments that met their objectives.
 fn within_slo(run: &Outcome) -> f64 {
     let good: u64 = run.demand.iter().map(|demand| demand.as_promised).sum();
     percent(good, ended(run))

@@ -6,7 +6,7 @@ const STYLE: &str = include_str!("html.css");
 /// Content security policy: the page loads nothing and runs no script, whatever names it contains.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// Returns a complete page. Control characters in its texts become `�`; markup of ours has none.
+/// Returns a complete page. Control characters in its texts become `�`; the markup contains none.
 pub(crate) fn page(title: &str, body: Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -35,7 +35,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Cell with a name, by itself on its line.
+    /// Creates a cell with a name, by itself on its line.
     pub(crate) fn name(text: &str) -> Self {
         Self::new(Some("name"), text)
     }
@@ -44,12 +44,12 @@ impl Cell {
         Self::new(None, text)
     }
 
-    /// Cell with one or two words that stay on one line.
+    /// Creates a cell with one or two words that stay on one line.
     pub(crate) fn short(text: &str) -> Self {
         Self::new(Some("w"), text)
     }
 
-    /// Cell with a figure. The figures of a column are aligned.
+    /// Creates a cell with a figure. The figures of a column are aligned.
     pub(crate) fn figure(text: impl AsRef<str>) -> Self {
         Self::new(Some("n"), text)
     }

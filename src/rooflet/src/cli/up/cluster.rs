@@ -211,7 +211,7 @@ impl Cluster {
         &self,
         deployment: &DeploymentName,
         deadline: Duration,
-        say: &mut dyn FnMut(&str),
+        print: &mut dyn FnMut(&str),
     ) -> anyhow::Result<()> {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
         let mut printed = String::new();
@@ -230,7 +230,7 @@ impl Cluster {
                 {
                     let line = format!("{}: {} {}", deployment.name, ready.reason, ready.message);
                     if printed != line {
-                        say(&line);
+                        print(&line);
                         printed = line;
                     }
                     if ready.status == "True" {
@@ -250,7 +250,7 @@ impl Cluster {
         outcome
     }
 
-    /// Served name of a deployment's model.
+    /// Returns the served name of a deployment's model.
     pub(super) async fn serving_name(&self, deployment: &DeploymentName) -> anyhow::Result<String> {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
         let found = deployments.get(&deployment.name).await?;
@@ -291,20 +291,20 @@ fn remove_dropped(patch: &mut Value, last: &Value, new: &Value) {
     }
 }
 
-/// Polls `look` until it returns a value. Returns `None` after the deadline.
+/// Polls `check` until it returns a value. Returns `None` after the deadline.
 async fn wait<T, F: Future<Output = anyhow::Result<Option<T>>>>(
     deadline: Duration,
-    mut look: impl FnMut() -> F,
+    mut check: impl FnMut() -> F,
 ) -> anyhow::Result<Option<T>> {
-    let looking = async {
+    let checking = async {
         loop {
-            if let Some(found) = look().await? {
+            if let Some(found) = check().await? {
                 return Ok(found);
             }
             tokio::time::sleep(POLL).await;
         }
     };
-    tokio::time::timeout(deadline, looking)
+    tokio::time::timeout(deadline, checking)
         .await
         .map_or(Ok(None), |found| found.map(Some))
 }

@@ -201,7 +201,8 @@ proptest! {
     }
 }
 
-/// Users may wait for 30 tokens/s each: more streams per replica are only an offer to the planner.
+/// `maxConcurrency` is an upper bound: with a higher bound, the planner may still choose the
+/// purchase for a lower one.
 #[test]
 fn higher_concurrency_never_makes_a_purchase_dearer() {
     let catalogue = json!([

@@ -1,7 +1,7 @@
 //! Assignment of generated tokens to the text of output items.
 //!
 //! Items do not contain everything that a model generates: the parser removes markers and the line
-//! breaks around them. The parser also holds text back while that may be the start of a marker.
+//! breaks around them. The parser also holds back text that may be the start of a marker.
 
 use std::collections::VecDeque;
 

@@ -68,12 +68,12 @@ impl Decoding {
         &self.answer
     }
 
-    /// Number of sampled tokens, read or pending.
+    /// Returns the number of sampled tokens, read or pending.
     pub(super) fn sampled(&self) -> usize {
         self.sampled
     }
 
-    /// Average number of sequences that were decoded together, including this one.
+    /// Returns the average number of sequences that were decoded together, including this one.
     pub(crate) fn streams(&self) -> f64 {
         match self.answer.len() {
             0 | 1 => 1.0,
@@ -88,7 +88,7 @@ impl Decoding {
         self.lookup = free.then(|| PromptLookup::new(prompt, tokens));
     }
 
-    /// Draft tokens for the next pass; empty if there are none.
+    /// Returns the draft tokens for the next pass; empty if there are none.
     pub(super) fn draft_tokens(&self, request: &ValidRequest) -> &[u32] {
         let Some(lookup) = self
             .lookup
@@ -101,7 +101,7 @@ impl Decoding {
         lookup.draft_tokens((request.max_tokens - self.sampled).saturating_sub(1))
     }
 
-    /// Maximum number of draft tokens of a pass.
+    /// Returns the maximum number of draft tokens of a pass.
     pub(crate) fn max_draft_tokens(&self) -> usize {
         self.lookup.as_ref().map_or(0, PromptLookup::max_tokens)
     }
@@ -117,7 +117,7 @@ impl Decoding {
         self.constraint.is_some() || self.thinking.is_some()
     }
 
-    /// Last token, if all sampled tokens were read.
+    /// Returns the last token, if all sampled tokens were read.
     pub(super) fn last_token(&self) -> Option<u32> {
         let all_read = self.sampled == self.answer.len();
         self.answer.last().copied().filter(|_| all_read)
@@ -161,7 +161,8 @@ impl Decoding {
         Ok(())
     }
 
-    /// Mask of the tokens that do not end the answer, while the answer is below its minimum length.
+    /// Returns the mask of the tokens that do not end the answer, while the answer is below its
+    /// minimum length.
     fn minimum_length_mask(&self, request: &ValidRequest) -> Option<&Mask> {
         let too_short = self.sampled < request.stopping.min_tokens;
         self.non_end_mask.as_ref().filter(|_| too_short)

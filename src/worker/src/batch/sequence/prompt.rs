@@ -61,22 +61,22 @@ impl Prompt {
         &self.tokens
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub(crate) fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Number of tokens in the KV cache.
+    /// Returns the number of tokens in the KV cache.
     pub(crate) fn prefilled(&self) -> usize {
         self.prefilled
     }
 
-    /// Number of tokens that came from the prefix cache.
+    /// Returns the number of tokens that came from the prefix cache.
     pub(crate) fn cached_tokens(&self) -> usize {
         self.cached
     }
 
-    /// Number of tokens that other requests can use. Computed tokens are always stored.
+    /// Returns the number of tokens that other requests can use. Computed tokens are always stored.
     pub(crate) fn shared_tokens(&self) -> usize {
         if self.prefilled == self.cached {
             self.in_blocks
@@ -94,7 +94,7 @@ impl Prompt {
         matches!(self.loading, Loading::Active(_))
     }
 
-    /// Returns true until the prompt was looked up in the files.
+    /// Returns true until the prompt was looked up in the files of the prefix cache.
     pub(crate) fn may_load(&self) -> bool {
         matches!(self.loading, Loading::Pending)
     }

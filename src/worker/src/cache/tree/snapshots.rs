@@ -14,13 +14,13 @@ impl<B> Node<B> {
 }
 
 impl<B: MemoryBlock> Tree<B> {
-    /// Number of tokens up to the last snapshot in memory within `tokens`.
+    /// Returns the number of tokens up to the last snapshot in memory within `tokens`.
     pub(in crate::cache) fn last_snapshot(&self, root: BlockKey, tokens: &[u32]) -> usize {
         let path = self.resumable(root, tokens, Tiers::Memory);
         path.iter().map(|(_, length)| length).sum()
     }
 
-    /// Blocks up to the last snapshot within `tokens`, each with its length.
+    /// Returns the blocks up to the last snapshot within `tokens`, each with its length.
     pub(super) fn resumable(&self, root: BlockKey, tokens: &[u32], tiers: Tiers) -> Vec<(BlockKey, usize)> {
         let (mut path, mut best) = (Vec::new(), Vec::new());
         let (mut parent, mut rest) = (root, tokens);
@@ -70,7 +70,7 @@ impl<B: MemoryBlock> Tree<B> {
         missing
     }
 
-    /// The cached blocks of exactly these tokens, in order.
+    /// Returns the cached blocks of exactly these tokens, in order.
     pub(super) fn whole_path(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
         let mut parent = root;
         let keys = tokens.chunks(BLOCK_TOKENS).map(|block| {

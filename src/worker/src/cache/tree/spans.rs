@@ -92,7 +92,7 @@ impl Spans {
         }
     }
 
-    /// The span that is evicted next: its last use and its blocks.
+    /// Returns the span that is evicted next: its last use and its blocks.
     pub(super) fn first(&self) -> Option<(u64, Vec<BlockKey>)> {
         let (used, id) = self.order.first()?;
         Some((used, self.spans.get(&id)?.blocks.clone()))

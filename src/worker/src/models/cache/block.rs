@@ -60,7 +60,7 @@ impl KvBlock {
         }
     }
 
-    /// Size of its part of the span, and of the snapshot.
+    /// Returns the size of the block's part of the span, and of the snapshot.
     pub(crate) fn bytes(&self) -> u64 {
         let all: usize = pairs(&self.span.layers).map(Array::nbytes).sum();
         let own = all * self.tokens.len() / self.span.tokens().max(1).unsigned_abs() as usize;
@@ -74,7 +74,7 @@ impl KvBlock {
         &self.span.layers
     }
 
-    /// Range of the block's tokens in [`layers`](Self::layers).
+    /// Returns the range of the block's tokens in [`layers`](Self::layers).
     pub(crate) fn tokens(&self) -> Range<i32> {
         self.tokens.clone()
     }
@@ -110,7 +110,7 @@ pub(super) struct Stretch<'a> {
 }
 
 impl<'a> Stretch<'a> {
-    /// Stretches of the first tokens of each block, in order.
+    /// Returns the stretches of the first tokens of each block, in order.
     pub(super) fn of(blocks: &[(&'a KvBlock, usize)]) -> Vec<Self> {
         let mut stretches: Vec<Self> = Vec::new();
         for (block, used) in blocks {

@@ -207,7 +207,6 @@ mod tests {
         ModelDir::inspect(dir).unwrap()
     }
 
-    /// Independent of the chunks, of other rows and of cached prefixes.
     #[test]
     fn logits_do_not_depend_on_chunks_prefixes_or_batches() {
         let _mlx = mlx::exclusive();

@@ -16,8 +16,8 @@ pub(crate) struct RecurrentCache {
 }
 
 impl RecurrentCache {
-    /// State after `offset` tokens; `None` before the first token. Undoes the last pass if `offset`
-    /// is its start.
+    /// Returns the state after `offset` tokens; `None` before the first token. Undoes the last pass
+    /// if `offset` is its start.
     pub(crate) fn state(&mut self, offset: i32) -> Result<Option<State>> {
         if offset != self.tokens {
             match self.before.take() {
@@ -44,7 +44,8 @@ impl RecurrentCache {
         }
     }
 
-    /// State after `offset` tokens, which must be the end or the start of the last pass.
+    /// Returns the state after `offset` tokens, which must be the end or the start of the last
+    /// pass.
     pub(super) fn at(&self, offset: i32) -> Result<State> {
         let before = self.before.as_ref().filter(|(tokens, _)| *tokens == offset);
         let state = if offset == self.tokens {

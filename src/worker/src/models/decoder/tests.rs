@@ -63,7 +63,7 @@ fn logits_equal_those_of_transformers() {
     }
 }
 
-/// The reference bits come from the CPU backend.
+/// Returns true on the CPU backend, which computed the reference bits.
 fn on_cpu() -> bool {
     Backend::current().unwrap() == Backend::Cpu
 }
@@ -127,7 +127,7 @@ fn growing_caches_keep_all_tokens() {
     assert!(bits(&logits.unwrap()) == bits(&expected));
 }
 
-/// For every architecture and chunk length, a cache is no larger than its reservation.
+/// A cache is no larger than its reservation, for several architectures and chunk lengths.
 #[test]
 fn caches_stay_within_their_reservations() {
     let _mlx = mlx::exclusive();
@@ -157,7 +157,8 @@ fn caches_stay_within_their_reservations() {
     }
 }
 
-/// A failed pass is undone like this; its effects on some layers must not remain.
+/// The engine undoes a failed pass by truncation, which must also restore windows and recurrent
+/// states.
 #[test]
 fn truncation_undoes_the_last_pass() {
     let _mlx = mlx::exclusive();
@@ -271,7 +272,7 @@ fn batching_does_not_change_logits() {
     }
 }
 
-/// Parts of prompts with different lengths, some after cached tokens, some beyond windows and
+/// The prompts have different lengths. Some parts follow cached tokens, and some exceed windows and
 /// capacities.
 #[test]
 fn shared_prefill_does_not_change_logits() {

@@ -22,7 +22,7 @@ struct Inputs {
 }
 
 impl Operations {
-    /// Operations of a layer with random arrays, token by token.
+    /// Creates the operations of a layer with random arrays. They compute token by token.
     pub(crate) fn random(dimensions: Dimensions, float: Dtype) -> Result<Self> {
         let Dimensions {
             value_heads,
@@ -41,8 +41,8 @@ impl Operations {
 
     /// Returns an error if the kernels differ from MLX's operations by more than rounding.
     pub(super) fn compare(&self, kernels: &GatedDeltaKernels) -> Result<()> {
-        // Evaluated before the first run of an unverified kernel, because a failure in the same
-        // evaluation would lose them.
+        // The arrays are evaluated before the first run of an unverified kernel, because a failure
+        // in the same evaluation would lose them.
         eval(self.arrays())?;
         for size in SIZES {
             for (what, difference) in self.differences(kernels, size)? {
@@ -95,7 +95,7 @@ impl Operations {
         Ok(differences)
     }
 
-    /// The same operations in float32.
+    /// Returns the same operations in float32.
     fn in_float32(&self, in_chunks: bool) -> Result<Self> {
         let float32 = |array: &Array| array.as_dtype(Dtype::Float32);
         let learned = Learned {

@@ -14,7 +14,7 @@ use super::rule;
 use rooflet_mlx::gated_delta::{Constants, Dimensions, GatedDeltaKernels, State, Tokens};
 use rooflet_mlx::load;
 
-/// Added to the sum of squares before queries and keys are normalised to unit vectors.
+/// Term added to the sum of squares before queries and keys are normalised to unit vectors.
 const UNIT_EPS: f64 = 1e-6;
 
 /// Outputs of the projections.

@@ -29,7 +29,7 @@ pub(super) struct Tokens {
 /// Computes the outputs, `[rows, tokens, heads, value_dim]` in the queries' type, and the memory
 /// after the tokens. `memory` is `[rows, heads, value_dim, key_dim]` in float32. The order of
 /// operations is mlx-lm's, so that the result is bit-identical on a CPU, and does not depend on how
-/// the tokens are divided into calls. Costs about ten small operations per token.
+/// the tokens are divided into calls. Each token needs about ten small operations.
 pub(super) fn token_by_token(tokens: &Tokens, mut memory: Array) -> Result<(Array, Array)> {
     let decay = exp(&tokens.log_decay)?;
     let count = tokens.queries.dim(1);
@@ -156,9 +156,9 @@ impl Masks {
         })
     }
 
-    /// Inverse of `1 + system`, where the diagonal and the upper triangle of `system` are zero:
-    /// `[[A,0],[C,B]]⁻¹ = [[A⁻¹,0],[−B⁻¹CA⁻¹,B⁻¹]]`, starting with blocks of one token. As stable
-    /// as substitution; a power series would suffer from cancellation.
+    /// Returns the inverse of `1 + system`, where the diagonal and the upper triangle of `system`
+    /// are zero: `[[A,0],[C,B]]⁻¹ = [[A⁻¹,0],[−B⁻¹CA⁻¹,B⁻¹]]`, starting with blocks of one token.
+    /// The method is as stable as substitution; a power series would suffer from cancellation.
     fn inverse(&self, system: &Array) -> Result<Array> {
         let mut inverse = self.identity.clone();
         for quarter in &self.quarters {

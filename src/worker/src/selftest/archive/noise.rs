@@ -12,7 +12,7 @@ const LAYERS: usize = 256;
 const TAIL: f64 = 3.654_152_885_361_009;
 /// Area of a layer.
 const AREA: f64 = 0.004_928_673_233_974_655;
-/// Bits of a number that become its place in a layer.
+/// Number of bits of a generated number that determine its place in a layer.
 const PLACE_BITS: u32 = 52;
 
 /// Infinite sequence of numbers.
@@ -48,7 +48,7 @@ impl Noise {
         folded.rotate_right((self.state >> 122) as u32)
     }
 
-    /// Number from 0 to 1.
+    /// Returns a number from 0 to 1.
     fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -75,7 +75,7 @@ impl Noise {
         }
     }
 
-    /// Number beyond the layers.
+    /// Returns a number beyond [`TAIL`].
     fn tail(&mut self) -> f64 {
         loop {
             let beyond = -(-self.uniform()).ln_1p() / TAIL;
@@ -127,7 +127,7 @@ static ZIGGURAT: LazyLock<Ziggurat> = LazyLock::new(|| {
     ziggurat
 });
 
-/// Density of the normal distribution without its constant factor.
+/// Returns the density of the normal distribution without its constant factor.
 fn density(value: f64) -> f64 {
     (-0.5 * value * value).exp()
 }

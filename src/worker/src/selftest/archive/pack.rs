@@ -15,7 +15,7 @@ use super::*;
 /// Tensors of a model in the order of their seeds; no tiny model has more.
 const MAX_TENSORS: u32 = 64;
 const ARCHIVE_PATH: &str = "src/worker/src/selftest/archive/models.gz";
-/// Limit of the archive in the binary.
+/// Maximum size of the archive in the binary.
 const MAX_ARCHIVE_BYTES: usize = 600_000;
 
 fn root() -> Utf8PathBuf {
@@ -49,8 +49,8 @@ struct GeneratedRows {
 }
 
 impl GeneratedRows {
-    /// The seed of a tensor consists of the length and the last character of the model's name, and
-    /// of the index of the tensor.
+    /// Generates the rows of a model. The seed of a tensor consists of the length and the last
+    /// character of the model's name, and of the index of the tensor.
     fn new(model: &str, largest: usize) -> Self {
         let length = u32::try_from(model.len()).unwrap();
         let last = u32::from(*model.as_bytes().last().unwrap());

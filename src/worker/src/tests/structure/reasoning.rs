@@ -122,7 +122,8 @@ fn published(template: &str) -> String {
     std::fs::read_to_string(root().join("e2e/fixtures/templates").join(template)).unwrap()
 }
 
-/// The model prefers endless reasoning: as a token of its vocabulary, or in ordinary tokens.
+/// Returns a model that prefers endless reasoning. `open` holds the tokens of the opening marker:
+/// one token of the vocabulary, or several ordinary tokens.
 fn endless_reasoning(open: &[&'static [u8]]) -> Script {
     let endless = [open, &[b" hm"]].concat();
     Script::new(&[

@@ -69,7 +69,8 @@ fn number<T: std::str::FromStr>(fields: &BTreeMap<&str, &str>, name: &str, defau
         .map_or(default, |text| text.parse().ok().expect("a number"))
 }
 
-/// Model whose replica reserves exactly `gib` GiB with the default context of 1024 tokens.
+/// Returns the model whose replica reserves exactly `gib` GiB with the default context of 1024
+/// tokens.
 pub(super) fn model(gib: u64) -> ServableModel {
     let kv = Bytes(1 << 10);
     ServableModel {

@@ -29,7 +29,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Name of the model's directory.
+    /// Returns the name of the model's directory.
     pub(super) fn title(&self, bits: u32) -> String {
         format!("{}-{bits}bit", self.name)
     }
@@ -182,11 +182,12 @@ fn scale_and_bias(bits: u32, columns: u32) -> (u16, u16) {
     (half(exponent), 0x8000 | half(middle_exponent) | mantissa)
 }
 
-/// Tokenizer whose first 256 tokens are bytes, so that a prompt of letters has one token per
-/// letter. The remaining tokens are words, so that every generated token is text.
+/// Returns a tokenizer whose first 256 tokens are bytes, so that a prompt of letters has one token
+/// per letter. The remaining tokens are words, so that every generated token is text.
 fn tokenizer(vocabulary: u32) -> Value {
     let bytes = printable_bytes();
-    let words = (u32::try_from(bytes.len()).expect("256 of them")..vocabulary).map(|id| format!("Ġw{id}"));
+    let words =
+        (u32::try_from(bytes.len()).expect("there are 256 bytes")..vocabulary).map(|id| format!("Ġw{id}"));
     let tokens: serde_json::Map<String, Value> = bytes
         .into_iter()
         .map(String::from)
@@ -210,7 +211,7 @@ fn printable_bytes() -> Vec<char> {
         .map(|byte| match byte {
             b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
             _ => {
-                let substitute = char::from_u32(next).expect("all of them are letters");
+                let substitute = char::from_u32(next).expect("U+0100 to U+0143 are characters");
                 next += 1;
                 substitute
             }

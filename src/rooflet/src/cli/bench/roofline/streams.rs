@@ -101,7 +101,7 @@ fn measure(path: &Utf8Path, streams: u32, args: &Args) -> anyhow::Result<Vec<Rou
     Ok(rounds.split_off(1))
 }
 
-/// Tokens per second of `streams` questions until the last answer is complete.
+/// Returns the tokens per second of `streams` questions until the last answer is complete.
 fn throughput(engine: &BareEngine, streams: u32, tokens: u32, together: bool) -> anyhow::Result<f64> {
     // Question lengths differ, as in real traffic.
     let ask = |stream: u32| {

@@ -42,7 +42,7 @@ impl<'a> Colors<'a> {
         self.classes.get(model).copied().unwrap_or(OTHERS)
     }
 
-    /// Sort key of a model: colored models come first, in the order of the legend.
+    /// Returns the sort key of a model: colored models come first, in the order of the legend.
     pub(super) fn rank(&self, model: &str) -> usize {
         let position = self.legend.iter().position(|(name, _)| *name == model);
         position.unwrap_or(self.legend.len())

@@ -158,7 +158,7 @@ fn rows<'a>(verdict: &'a PlanVerdict, colors: &Colors<'_>) -> Vec<Row<'a>> {
     rows
 }
 
-/// Mean over all nodes of a class.
+/// Returns the mean over all nodes of a class.
 fn of_class<'a>(verdict: &'a PlanVerdict, class: &'a PlanClass, colors: &Colors<'_>) -> Row<'a> {
     let placements = verdict.placements.iter().filter(|one| one.class == class.name);
     let mut replicas = placements.flat_map(|placement| {

@@ -52,12 +52,12 @@ impl Axis {
         })
     }
 
-    /// Position of a value: 0 at the start of the axis, 1 at its end.
+    /// Returns the position of a value: 0 at the start of the axis, 1 at its end.
     fn at(self, value: f64) -> f64 {
         ((value.log10() - self.from) / (self.to - self.from)).clamp(0.0, 1.0)
     }
 
-    /// Multiples 1, 2 and 5 of powers of ten, or only the powers if there are many.
+    /// Returns the multiples 1, 2 and 5 of powers of ten, or only the powers if there are many.
     fn ticks(self) -> Vec<f64> {
         let decades = (self.from.floor() as i32)..=(self.to.ceil() as i32);
         let steps: &[f64] = if self.to - self.from > 2.2 {

@@ -12,7 +12,7 @@ use rooflet_base::units::{Bytes, BytesPerSecond};
 /// Number of visible rows. Further rows are collapsed.
 const OPEN_ROWS: usize = 25;
 /// Maximum number of reasons and suggestions per model that does not fit.
-const REASONS_TOLD: usize = 3;
+const MAX_REASONS: usize = 3;
 
 pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
     let Some(purchase) = &verdict.purchase else {
@@ -107,10 +107,10 @@ pub(super) fn obstacles(verdict: &PlanVerdict) -> Markup {
                 .iter()
                 .map(move |refusal| format!("{}: {refusal}", fit.class))
         });
-        let reasons: Vec<String> = reasons.take(REASONS_TOLD).collect();
+        let reasons: Vec<String> = reasons.take(MAX_REASONS).collect();
         let mut changes: Vec<&String> = model.fits.iter().flat_map(|fit| &fit.suggestions).collect();
         changes.dedup();
-        changes.truncate(REASONS_TOLD);
+        changes.truncate(MAX_REASONS);
         vec![
             Cell::name(&model.name),
             Cell::markup(list(reasons.iter().collect())),
@@ -165,9 +165,9 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
         "Mostly on",
         "#Memory",
         "#Tokens/s a stream",
-        "#Wanted",
+        "#Objective",
         "#First token",
-        "#Wanted",
+        "#Objective",
         "Served",
     ];
     // Models that are not fully served come first, then those with the highest demand.
@@ -187,7 +187,7 @@ pub(super) fn demand(verdict: &PlanVerdict, colors: &Colors<'_>) -> Markup {
     }
 }
 
-/// Node class with most of a model's replicas. If there is none, a class that fits.
+/// Returns the node class with most of a model's replicas, or else a class that fits.
 fn usual<'a>(verdict: &PlanVerdict, model: &'a PlanModel) -> Option<&'a PlanFit> {
     let nodes = |fit: &PlanFit| -> u32 {
         let runs = verdict.placements.iter().filter(|placement| {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Schema that pydantic generates for models with a default tag, which is not required.
+/// Returns the schema that pydantic generates for models with a default tag, which is not required.
 fn pets(cat: Value, dog: Value, discriminator: Option<&str>) -> Value {
     let pet = |tag: Value, name: &str, kind: &str| json!({"type": "object", "properties": {"kind": tag, name: {"type": kind}}, "required": [name]});
     let mut union = json!({"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]});
