@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 use crate::console;
 
-/// Updates manifests/, the chart's generated files and docs/reference. Tests fail if one of these
-/// files is stale.
+/// Updates manifests/, the chart's generated files, docs/reference and the models of the self test.
+/// Tests fail if one of these files is stale.
 pub(crate) fn run() -> Result<()> {
     let definitions = rooflet(&["crd"])?;
     let path = console::root().join("manifests/crds.yaml");
@@ -23,8 +23,24 @@ pub(crate) fn run() -> Result<()> {
     } else {
         println!("manifests/rooflet.yaml is unchanged, because Helm is not installed");
     }
-    println!("manifests, charts/rooflet and docs/reference are up to date");
+    write_archive()?;
+    println!("manifests, charts/rooflet, docs/reference and the models of the self test are up to date");
     Ok(())
+}
+
+/// Writes the archive of the self test, with the code of the test that compares it with the
+/// fixtures.
+fn write_archive() -> Result<()> {
+    let mut cargo = console::cargo();
+    cargo.args([
+        "test",
+        "--quiet",
+        "-p",
+        "rooflet-selftest",
+        "--lib",
+        "archive_equals_the_fixtures",
+    ]);
+    console::output(cargo.env("ROOFLET_WRITE_ARCHIVE", "1")).map(drop)
 }
 
 /// Runs the binary in the repository's root and returns its standard output.

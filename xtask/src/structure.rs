@@ -25,7 +25,7 @@ use self::krate::Crate;
 use crate::console::{self, Outcome};
 
 /// Maximum number of lines of Rust in a crate, including tests.
-const MAX_CRATE_LINES: usize = 27_500;
+const MAX_CRATE_LINES: usize = 25_000;
 /// Maximum number of Rust files in a folder.
 const MAX_FOLDER_FILES: usize = 25;
 

@@ -25,7 +25,6 @@ use rooflet_mlx::mlx_rs::ops::concatenate;
 use rooflet_mlx::mlx_rs::ops::indexing::take_axis;
 use rooflet_mlx::mlx_rs::{Array, transforms};
 
-use super::models::{Decoder, KvCache};
 use crate::batch::lookup::Verified;
 use crate::batch::sequence::{Sequence, token_row};
 use crate::batch::step_error::StepError;
@@ -33,6 +32,7 @@ use crate::engine::schedule::RequestId;
 use crate::sampling::choice::Choice;
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
 use crate::sampling::sampler::Draw;
+use rooflet_decoder::{Decoder, KvCache};
 
 /// Tokens that a forward pass sampled and that were not read yet.
 #[derive(Debug)]

@@ -45,8 +45,8 @@ use self::idle_rows::{IdleRow, IdleRows};
 pub(crate) use self::key::BlockKey;
 pub(crate) use self::tree::ResumePoints;
 use self::tree::{BLOCK_TOKENS, MemoryBlock, Missing, Stored, Tiers, Tree, runs};
-use crate::models::{KvBlock, KvCache};
 use rooflet_base::units::Bytes;
+use rooflet_decoder::{KvBlock, KvCache};
 
 /// Minimum number of reused tokens: fewer are not worth the copies. Chat templates begin every
 /// prompt with about this many tokens.

@@ -16,10 +16,8 @@ pub mod bench;
 mod cache;
 mod engine;
 mod metrics;
-mod models;
 mod prompt;
 mod sampling;
-pub mod selftest;
 
 use std::io;
 use std::net::SocketAddr;

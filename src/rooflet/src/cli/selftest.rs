@@ -11,7 +11,7 @@ use rooflet_base::error::ExitStatus;
 use rooflet_base::quantity::parse_duration;
 use rooflet_host::Host;
 use rooflet_mlx::device;
-use rooflet_worker::selftest::{self, Check, Group, Status};
+use rooflet_selftest::{self as selftest, Check, Group, Status};
 
 /// Longest soak.
 const MAX_SOAK: Duration = Duration::from_hours(7 * 24);

@@ -9,9 +9,9 @@ use crate::batch::event::Done;
 use crate::batch::sequence::{Sequence, token_row};
 use crate::batch::step_error::StepError;
 use crate::engine::schedule::RequestId;
-use crate::models::{Decoder, KvCache};
 use crate::sampling::choice::Choice;
 use crate::sampling::sampler::Draw;
+use rooflet_decoder::{Decoder, KvCache};
 
 /// Result of a pass over a part of a prompt.
 #[derive(Debug)]

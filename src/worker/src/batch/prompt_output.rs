@@ -7,9 +7,9 @@ use rooflet_mlx::mlx_rs::{Array, Dtype};
 
 use crate::batch::event::{Event, Piece, Score};
 use crate::batch::step_error::StepError;
-use crate::models::Decoder;
 use crate::prompt::{Echo, PromptUse, ValidRequest};
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
+use rooflet_decoder::Decoder;
 
 /// Number of positions whose logits are in memory at the same time. The logits of a whole chunk
 /// could need as much memory as the weights.

@@ -37,7 +37,7 @@ impl BlockName {
     }
 }
 
-/// Block outside of MLX: pairs of tensors, as in [`KvBlock`](crate::models::KvBlock).
+/// Block outside of MLX: pairs of tensors, as in [`KvBlock`](rooflet_decoder::KvBlock).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RawBlock {
     pub data: Vec<u8>,

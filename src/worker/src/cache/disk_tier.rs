@@ -13,8 +13,8 @@ use super::raw::{BlockArrays, BlockCopy};
 use super::read_pace::ReadPace;
 use super::tree::{BLOCK_TOKENS, FileBlock, ResumePoints, Stored, Tiers};
 use super::{BlockKey, MIN_AWAITED_TOKENS, PrefixCache, StoreStage, without_last_token};
-use crate::models::KvBlock;
 use rooflet_base::units::Bytes;
+use rooflet_decoder::KvBlock;
 
 /// Maximum number of blocks with a pending write. Further blocks wait in memory, or are evicted
 /// without being written.

@@ -10,7 +10,7 @@ use rooflet_mlx::mlx_rs::{Array, Dtype};
 use safetensors::Dtype as RawDtype;
 
 use super::block_file::{RawBlock, RawTensor};
-use crate::models::KvBlock;
+use rooflet_decoder::KvBlock;
 use rooflet_mlx as mlx;
 
 /// Element types of caches.

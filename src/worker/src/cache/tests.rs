@@ -3,11 +3,12 @@ use std::ops::Range;
 use camino::Utf8PathBuf;
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::ops::indexing::argmax_axis;
+use rooflet_mlx::mlx_rs::transforms::eval;
 
 use super::*;
 use crate::batch::sequence::token_row;
-use crate::models::Decoder;
 use rooflet_artifact::model_dir::ModelDir;
+use rooflet_decoder::Decoder;
 use rooflet_mlx as mlx;
 use rooflet_mlx::backend::Backend;
 use rooflet_mlx::load::Weights;
@@ -52,6 +53,12 @@ fn bits(logits: &Array) -> Vec<u32> {
     floats.into_iter().map(f32::to_bits).collect()
 }
 
+/// Runs the tokens and updates the cache only.
+fn prefill(model: &Decoder, tokens: &[u32], cache: &mut KvCache) {
+    model.hidden(&token_row(tokens), cache).unwrap();
+    eval(cache.arrays()).unwrap();
+}
+
 /// Prefills `tokens` in chunks of `chunk` and decodes `answer` tokens greedily. Returns the tokens
 /// and the bits of all logits.
 pub(super) fn compute(
@@ -64,7 +71,7 @@ pub(super) fn compute(
     let (mut answered, mut seen) = (Vec::new(), Vec::new());
     let (last, first) = tokens.split_last().unwrap();
     for part in first.chunks(chunk) {
-        model.prefill(&token_row(part), cache).unwrap();
+        prefill(model, part, cache);
     }
     let mut logits = model.forward(&token_row(&[*last]), cache).unwrap();
     for _ in 0..answer {
@@ -235,7 +242,7 @@ fn serve(
     while read + 1 < prompt.len() {
         let stop = snapshot_points.iter().copied().find(|stop| *stop > read);
         let end = stop.unwrap_or(prompt.len() - 1).min(read + 100);
-        model.prefill(&token_row(&prompt[read..end]), &mut cache).unwrap();
+        prefill(model, &prompt[read..end], &mut cache);
         read = end;
         let stage = if snapshot_points.contains(&read) {
             StoreStage::SnapshotPoint
@@ -380,7 +387,7 @@ fn fragmented_text_is_merged() {
     let mut prefixes = PrefixCache::new(ROOMY, ResumePoints::Anywhere);
     let (tokens, mut row) = (text(2100), model.new_cache());
     for (index, part) in tokens.chunks(300).enumerate() {
-        model.prefill(&token_row(part), &mut row).unwrap();
+        prefill(&model, part, &mut row);
         let read = &tokens[..300 * index + part.len()];
         prefixes
             .store("", read, &row, StoreStage::PartialPrompt, ROOMY)

@@ -23,7 +23,7 @@ struct Inputs {
 
 impl Operations {
     /// Creates the operations of a layer with random arrays. They compute token by token.
-    pub(crate) fn random(dimensions: Dimensions, float: Dtype) -> Result<Self> {
+    pub fn random(dimensions: Dimensions, float: Dtype) -> Result<Self> {
         let Dimensions {
             value_heads,
             value_dim,
@@ -54,7 +54,7 @@ impl Operations {
 
     /// Compares the kernels with MLX's operations in float32, on random inputs of a number of rows
     /// and tokens.
-    pub(crate) fn differences(
+    pub fn differences(
         &self,
         kernels: &GatedDeltaKernels,
         size: (i32, i32),
@@ -82,7 +82,7 @@ impl Operations {
     }
 
     /// Compares the rule in chunks of tokens with the rule token by token.
-    pub(crate) fn differences_of_chunks(&self, size: (i32, i32)) -> Result<Vec<(&'static str, Difference)>> {
+    pub fn differences_of_chunks(&self, size: (i32, i32)) -> Result<Vec<(&'static str, Difference)>> {
         let inputs = self.random_inputs(size)?;
         let run = |in_chunks: bool| {
             let before = State::split(&inputs.convolutions, &inputs.memories)?;

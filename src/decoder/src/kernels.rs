@@ -99,11 +99,11 @@ pub(super) fn random_values(seed: u64, shape: &[i32], float: Dtype) -> Result<Ar
 /// Difference between computed values and exact values in float32, as shares of the exact values.
 /// NaN if a value is not a number.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Difference {
+pub struct Difference {
     /// Largest difference, as a share of the largest value.
-    pub(crate) largest: f32,
+    pub largest: f32,
     /// Average difference, as a share of the average magnitude.
-    pub(crate) average: f32,
+    pub average: f32,
 }
 
 impl Difference {
@@ -122,7 +122,7 @@ impl Difference {
     }
 
     /// Returns the larger share. NaN if one of them is NaN.
-    pub(crate) fn most(self) -> f32 {
+    pub fn most(self) -> f32 {
         if self.largest.is_nan() || self.average.is_nan() {
             return f32::NAN;
         }

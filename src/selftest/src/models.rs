@@ -14,9 +14,9 @@ use rooflet_model::config::FloatType;
 
 use super::archive::{self, UnpackError};
 use super::check::{Check, Group};
-use super::logits::{Case, REFERENCE_TOLERANCE, Replay, larger};
-use crate::models::Decoder;
 use rooflet_base::error::Chain;
+use rooflet_decoder::Decoder;
+use rooflet_decoder::replay::{Case, REFERENCE_TOLERANCE, Replay, larger};
 
 /// Folder of the models in the archive, and in the paths of the cases.
 const MODELS: &str = "e2e/fixtures/models/";

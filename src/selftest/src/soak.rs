@@ -13,9 +13,9 @@ use rooflet_mlx::device;
 use rooflet_model::config::FloatType;
 
 use super::check::{Check, Group, Status};
-use super::logits::{Case, Replay, larger};
 use super::models::{ModelsError, TinyModels, difference, tolerance};
-use crate::models::Decoder;
+use rooflet_decoder::Decoder;
+use rooflet_decoder::replay::{Case, Replay, larger};
 
 /// Minimum number of rounds: the growth of memory is measured from the end of the first round.
 const MIN_ROUNDS: usize = 2;

@@ -21,7 +21,7 @@ use rooflet_roofline::kv_quantisation::KvQuantisation;
 
 /// A decoder-only language model with its weights.
 #[derive(Debug)]
-pub(crate) struct Decoder {
+pub struct Decoder {
     embedding: Embedding,
     blocks: Vec<Block>,
     norm: RmsNorm,
@@ -93,7 +93,7 @@ impl LayerMemory {
 impl Decoder {
     /// Builds the model and reads its weights layer by layer, so that the converted copies of only
     /// one layer are in memory at a time.
-    pub(crate) fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
+    pub fn load(shape: &ModelShape, weights: &mut Weights) -> std::result::Result<Self, LoadError> {
         let config = &shape.config;
         weights.set_sources(&shape.sources);
         let evaluate = |arrays: Vec<&Array>| {
@@ -142,11 +142,11 @@ impl Decoder {
     }
 
     /// Sets the quantisation of KV caches.
-    pub(crate) fn with_kv(self, kv: Option<KvQuantisation>) -> Self {
+    pub fn with_kv(self, kv: Option<KvQuantisation>) -> Self {
         Self { kv, ..self }
     }
 
-    pub(crate) fn new_cache(&self) -> KvCache {
+    pub fn new_cache(&self) -> KvCache {
         KvCache::new(self.layer_memory.iter().map(|layer_memory| match layer_memory {
             LayerMemory::All => self.kv.map_or_else(LayerCache::full, LayerCache::quantised),
             LayerMemory::Window(window) => LayerCache::window(*window),
@@ -156,14 +156,14 @@ impl Decoder {
 
     /// Runs `tokens`, `[1, n]`, after the contents of the cache, and returns the logits of the last
     /// token, `[1, vocabulary]`, in float32. Lazy.
-    pub(crate) fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+    pub fn forward(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let last = self.hidden_ends(tokens, &mut [(cache, tokens.dim(1))])?;
         self.logits(&last)
     }
 
     /// Runs `tokens`, `[1, n]`, after the contents of the cache, and returns the logits of all
     /// tokens, `[n, vocabulary]`, in float32. Lazy.
-    pub(crate) fn forward_each(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+    pub fn forward_each(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         let x = self.hidden(tokens, cache)?;
         self.logits(&x.reshape(&[tokens.dim(1), 1, x.dim(-1)])?)
     }
@@ -171,7 +171,7 @@ impl Decoder {
     /// Runs one token of each of several sequences, `tokens` being `[rows]`, and returns logits,
     /// `[rows, vocabulary]`, in float32. Lazy. After an error, a cache can be used again if it is
     /// truncated to its previous length.
-    pub(crate) fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {
+    pub fn decode(&self, tokens: &Array, rows: &mut [&mut KvCache]) -> Result<Array> {
         if let [cache] = rows {
             return self.forward(&tokens.reshape(&[1, 1])?, cache);
         }
@@ -196,13 +196,6 @@ impl Decoder {
         Ok(logits)
     }
 
-    /// Runs `tokens` and updates the cache only.
-    #[cfg(test)]
-    pub(crate) fn prefill(&self, tokens: &Array, cache: &mut KvCache) -> Result<()> {
-        self.hidden(tokens, cache)?;
-        rooflet_mlx::mlx_rs::transforms::eval(cache.arrays())
-    }
-
     fn embed(&self, tokens: &Array) -> Result<Array> {
         let x = self.embedding.lookup(tokens)?;
         match &self.embedding_scale {
@@ -213,20 +206,20 @@ impl Decoder {
 
     /// Runs `tokens`, `[1, n]`, after the contents of the cache, and returns all hidden states
     /// before the final norm, `[1, n, hidden]`. Lazy.
-    pub(crate) fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
+    pub fn hidden(&self, tokens: &Array, cache: &mut KvCache) -> Result<Array> {
         self.hidden_parts(tokens, &mut [(cache, tokens.dim(1))])
     }
 
     /// Like [`hidden`](Self::hidden), for tokens of several sequences, one after the other: the
     /// given number of tokens after the contents of each cache. Lazy, except for [`LayerByLayer`].
-    pub(crate) fn hidden_parts(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
+    pub fn hidden_parts(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
         self.run(tokens, parts, Outputs::All)
     }
 
     /// Like [`hidden_parts`](Self::hidden_parts), but returns only the hidden state of each
     /// sequence's last token, `[1, sequences, hidden]`. The last layer computes only these and its
     /// cache update.
-    pub(crate) fn hidden_ends(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
+    pub fn hidden_ends(&self, tokens: &Array, parts: &mut [(&mut KvCache, i32)]) -> Result<Array> {
         self.run(tokens, parts, Outputs::Last)
     }
 
@@ -256,7 +249,7 @@ impl Decoder {
 
     /// Returns the logits of tokens at `places` in `hidden`, `[1, tokens, hidden]`, as `[places,
     /// vocabulary]`. Lazy.
-    pub(crate) fn logits_after(&self, hidden: &Array, places: &[i32]) -> Result<Array> {
+    pub fn logits_after(&self, hidden: &Array, places: &[i32]) -> Result<Array> {
         let count = i32::try_from(places.len()).expect("rows are far fewer than i32::MAX");
         let places = Array::from_slice(places, &[count]);
         let chosen = take_axis(hidden, places, 1)?;
@@ -264,12 +257,12 @@ impl Decoder {
     }
 
     /// Applies the final norm to hidden states.
-    pub(crate) fn normed(&self, hidden: &Array) -> Result<Array> {
+    pub fn normed(&self, hidden: &Array) -> Result<Array> {
         self.norm.apply(hidden)
     }
 
     /// Returns the logits of hidden states `[rows, 1, hidden]` as `[rows, vocabulary]` in float32.
-    pub(crate) fn logits(&self, last: &Array) -> Result<Array> {
+    pub fn logits(&self, last: &Array) -> Result<Array> {
         let last = self.norm.apply(last)?;
         let logits = match &self.head {
             Some(head) => head.apply(&last)?,

@@ -24,7 +24,7 @@ use rooflet_mlx::load::{LoadError, Weights};
 use rooflet_model::checkpoint::ModelShape;
 use rooflet_model::config::GatedDeltaConfig;
 
-pub(crate) use self::operations::Operations;
+pub use self::operations::Operations;
 
 /// Projections to queries, keys, values, output gate, and each head's write strength and decay.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::selftest::models::TinyModels;
+use crate::models::TinyModels;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_mlx::exclusive;
 use rooflet_model::families;

@@ -7,26 +7,26 @@ use serde::{Deserialize, Deserializer};
 use rooflet_mlx::mlx_rs::Array;
 use rooflet_mlx::mlx_rs::error::{Exception, Result};
 
-use crate::models::Decoder;
+use crate::Decoder;
 
 /// Largest difference from logits of a program that adds the same values in another order, in
 /// float32 on a CPU.
-pub(crate) const REFERENCE_TOLERANCE: f32 = 1e-4;
+pub const REFERENCE_TOLERANCE: f32 = 1e-4;
 
 /// Results of a reference program for a model and a prompt.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Case {
+pub struct Case {
     /// Path of the model directory, relative to the repository.
-    pub(crate) model: String,
-    pub(crate) prompt: Vec<u32>,
+    pub model: String,
+    pub prompt: Vec<u32>,
     /// Logits after the prompt.
     #[serde(deserialize_with = "floats")]
-    pub(crate) logits: Vec<f32>,
+    pub logits: Vec<f32>,
     /// The most likely tokens after the prompt.
-    pub(crate) greedy: Vec<u32>,
+    pub greedy: Vec<u32>,
     /// Logits from which the last of these tokens was selected. Empty if unknown.
     #[serde(default, deserialize_with = "floats")]
-    pub(crate) last: Vec<f32>,
+    pub last: Vec<f32>,
 }
 
 /// File with results of a reference program.
@@ -37,7 +37,7 @@ struct Cases {
 
 impl Case {
     /// Parses `logits.json` or `reference.json`.
-    pub(crate) fn parse_all(json: &[u8]) -> serde_json::Result<Vec<Self>> {
+    pub fn parse_all(json: &[u8]) -> serde_json::Result<Vec<Self>> {
         serde_json::from_slice(json).map(|Cases { cases }| cases)
     }
 }
@@ -56,19 +56,19 @@ fn floats<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec
 
 /// Results of a model for the prompt and the greedy tokens of a case.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Replay {
+pub struct Replay {
     /// Logits after the prompt.
-    pub(crate) logits: Vec<f32>,
+    pub logits: Vec<f32>,
     /// Logits from which the last token would be selected.
-    pub(crate) last: Vec<f32>,
+    pub last: Vec<f32>,
     /// Largest logit minus the logit of the case's token, at the worst token. 0 if the model
     /// selects all tokens of the case. NaN if a logit is not a number.
-    pub(crate) shortfall: f32,
+    pub shortfall: f32,
 }
 
 impl Replay {
     /// Runs the prompt in one pass, then the greedy tokens one by one.
-    pub(crate) fn run(model: &Decoder, case: &Case) -> Result<Self> {
+    pub fn run(model: &Decoder, case: &Case) -> Result<Self> {
         let mut cache = model.new_cache();
         let mut forward = |ids: &[u32]| -> Result<Vec<f32>> {
             let count = i32::try_from(ids.len()).map_err(|err| Exception::custom(err.to_string()))?;
@@ -97,20 +97,20 @@ impl Replay {
     /// Returns the smallest difference of single logits that explains the results: the largest
     /// difference of a stored logit, or half the shortfall of a token. NaN if a logit is not a
     /// number.
-    pub(crate) fn difference(&self, case: &Case) -> f32 {
+    pub fn difference(&self, case: &Case) -> f32 {
         let of_positions = largest(self.differences_by_position(case).into_iter());
         larger(self.shortfall / 2.0, of_positions)
     }
 
     /// Returns the largest difference from the logits of another run of the same case.
-    pub(super) fn distance(&self, other: &Self) -> f32 {
+    pub fn distance(&self, other: &Self) -> f32 {
         let logits = apart(&self.logits, &other.logits);
         larger(logits, apart(&self.last, &other.last))
     }
 
     /// Returns the largest difference of a logit at each position with stored logits. NaN if a
     /// logit is not a number.
-    pub(super) fn differences_by_position(&self, case: &Case) -> Vec<f32> {
+    pub fn differences_by_position(&self, case: &Case) -> Vec<f32> {
         let mut differences = vec![apart(&self.logits, &case.logits)];
         if !case.last.is_empty() {
             differences.push(apart(&self.last, &case.last));
@@ -138,7 +138,7 @@ fn largest(values: impl Iterator<Item = f32>) -> f32 {
 }
 
 /// Returns the larger value. NaN if one of them is NaN.
-pub(super) fn larger(a: f32, b: f32) -> f32 {
+pub fn larger(a: f32, b: f32) -> f32 {
     match a.is_nan() || b.is_nan() {
         true => f32::NAN,
         false => a.max(b),

@@ -20,7 +20,7 @@ use rooflet_mlx::put_tokens;
 use rooflet_roofline::kv_quantisation::KvQuantisation;
 use rooflet_roofline::memory::CACHE_STEP_TOKENS;
 
-pub(crate) use self::block::KvBlock;
+pub use self::block::KvBlock;
 use self::block::{KvSpan, Stretch};
 pub(crate) use self::quantised::QuantisedAttention;
 pub(crate) use self::recurrent::RecurrentCache;
@@ -83,7 +83,7 @@ fn ends(parts: &[Part<'_>]) -> impl Iterator<Item = i32> {
 
 /// Caches of all layers of one sequence.
 #[derive(Debug)]
-pub(crate) struct KvCache {
+pub struct KvCache {
     layers: Vec<LayerCache>,
     /// Number of tokens held.
     offset: i32,
@@ -100,7 +100,7 @@ impl KvCache {
     /// Returns a cache like this empty one that holds the first tokens of each block, in order,
     /// with capacity for `capacity` tokens. If some layers do not keep all tokens, all tokens of
     /// the last block must be used. Lazy.
-    pub(crate) fn filled_from(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
+    pub fn filled_from(&self, blocks: &[(&KvBlock, usize)], capacity: usize) -> Result<Self> {
         let offset = length(blocks.iter().map(|(_, tokens)| tokens).sum());
         let stretches = Stretch::of(blocks);
         let (mut full, mut others) = (0, 0);
@@ -125,11 +125,7 @@ impl KvCache {
     /// Truncates the cache to its first `tokens` tokens, for a sequence with the same beginning.
     /// Copies the buffers only if their capacity is outside of `capacity`. All layers must keep all
     /// tokens.
-    pub(crate) fn truncated_with_capacity(
-        mut self,
-        tokens: usize,
-        capacity: RangeInclusive<usize>,
-    ) -> Result<Self> {
+    pub fn truncated_with_capacity(mut self, tokens: usize, capacity: RangeInclusive<usize>) -> Result<Self> {
         self.truncate(length(tokens));
         let (least, most) = (length(*capacity.start()), rounded(length(*capacity.end())));
         for layer in &mut self.layers {
@@ -141,7 +137,7 @@ impl KvCache {
     /// Copies the keys and values of adjacent ranges of tokens; later updates of the cache do not
     /// change them. If `snapshot`, the last block includes the current state of layers that do not
     /// keep all tokens. Lazy.
-    pub(crate) fn blocks(&self, ranges: &[Range<usize>], snapshot: bool) -> Result<Vec<KvBlock>> {
+    pub fn blocks(&self, ranges: &[Range<usize>], snapshot: bool) -> Result<Vec<KvBlock>> {
         let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else {
             return Ok(Vec::new());
         };
@@ -174,7 +170,7 @@ impl KvCache {
     }
 
     /// Returns the number of tokens held.
-    pub(crate) fn offset(&self) -> i32 {
+    pub fn offset(&self) -> i32 {
         self.offset
     }
 
@@ -188,18 +184,18 @@ impl KvCache {
     }
 
     /// Returns the size of all buffers, used or not.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.layers.iter().map(LayerCache::bytes).sum()
     }
 
     /// Truncates the cache to its first `tokens` tokens. Layers that do not keep all tokens support
     /// only the removal of the last pass, and only if it had a single token.
-    pub(crate) fn truncate(&mut self, tokens: i32) {
+    pub fn truncate(&mut self, tokens: i32) {
         self.offset = self.offset.min(tokens);
     }
 
     /// Arrays that must be evaluated for the cache to be final.
-    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flat_map(LayerCache::arrays)
     }
 }

@@ -93,8 +93,7 @@ mod tests {
     use rooflet_mlx::mlx_rs::ops::indexing::{Ellipsis, TryIndexOp};
 
     use super::*;
-    use crate::batch::sequence::token_row;
-    use crate::models::{Decoder, KvCache};
+    use crate::{Decoder, KvCache};
     use rooflet_artifact::model_dir::ModelDir;
     use rooflet_mlx as mlx;
     use rooflet_mlx::backend::Backend;
@@ -114,6 +113,10 @@ mod tests {
 
     fn array(shape: &[i32], seed: u32) -> Array {
         Array::from_slice(&noise(shape.iter().product::<i32>() as usize, seed), shape)
+    }
+
+    fn row(tokens: &[u32]) -> Array {
+        Array::from_slice(tokens, &[1, i32::try_from(tokens.len()).unwrap()])
     }
 
     fn bits(array: &Array) -> Vec<u32> {
@@ -228,7 +231,7 @@ mod tests {
             let read = |model: &Decoder, cache: &mut KvCache, text: &[u32], chunk: usize| {
                 let mut logits = None;
                 for part in text.chunks(chunk) {
-                    logits = Some(model.forward(&token_row(part), cache).unwrap());
+                    logits = Some(model.forward(&row(part), cache).unwrap());
                 }
                 logits.unwrap()
             };
@@ -255,7 +258,7 @@ mod tests {
             read(&model, &mut alone, &text[..100], 600);
             let next = Array::from_slice(&[7_u32, 7], &[2]);
             let both = model.decode(&next, &mut [&mut whole_cache, &mut other]).unwrap();
-            let single = model.forward(&token_row(&[7]), &mut alone).unwrap();
+            let single = model.forward(&row(&[7]), &mut alone).unwrap();
             let second = both.try_index((1.., Ellipsis)).unwrap();
             assert_eq!(bits(&second), bits(&single), "batch");
             // The quantised cache is smaller and its logits are close to those of the float cache.

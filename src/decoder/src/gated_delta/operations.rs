@@ -77,7 +77,7 @@ pub(super) struct Learned {
 
 /// Operations of one layer, with their constants on the device.
 #[derive(Debug)]
-pub(crate) struct Operations {
+pub struct Operations {
     pub(super) dimensions: Dimensions,
     pub(super) learned: Learned,
     /// −exp of the logarithm of each head's decay rate, float32.

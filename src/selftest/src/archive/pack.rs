@@ -14,7 +14,9 @@ use super::*;
 
 /// Tensors of a model in the order of their seeds; no tiny model has more.
 const MAX_TENSORS: u32 = 64;
-const ARCHIVE_PATH: &str = "src/worker/src/selftest/archive/models.gz";
+const ARCHIVE_PATH: &str = "src/selftest/src/archive/models.gz";
+/// Variable that makes the test of the archive write it. `cargo xtask generate` sets it.
+const WRITE_ARCHIVE: &str = "ROOFLET_WRITE_ARCHIVE";
 /// Maximum size of the archive in the binary.
 const MAX_ARCHIVE_BYTES: usize = 600_000;
 
@@ -172,10 +174,14 @@ fn pack(files: &[File]) -> Vec<u8> {
 
 #[test]
 fn archive_equals_the_fixtures() {
-    let unpacked = unpack().unwrap();
     let fixtures = fixtures();
+    if std::env::var_os(WRITE_ARCHIVE).is_some() {
+        std::fs::write(root().join(ARCHIVE_PATH), pack(&fixtures)).unwrap();
+        return;
+    }
+    let unpacked = unpack().unwrap();
     let paths = |files: &[File]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
-    let remedy = "run `cargo test -p rooflet-worker write_archive -- --ignored`";
+    let remedy = "run `cargo xtask generate`";
     assert_eq!(paths(&unpacked), paths(&fixtures), "{remedy}");
     for (unpacked, fixture) in unpacked.iter().zip(&fixtures) {
         assert!(unpacked == fixture, "{} is stale: {remedy}", fixture.path);
@@ -191,10 +197,4 @@ fn damaged_archive_is_detected() {
     unpack_archive(&damaged).unwrap_err();
     unpack_archive(&ARCHIVE[..middle]).unwrap_err();
     unpack_archive(&pack(&[])).unwrap();
-}
-
-#[test]
-#[ignore = "writes the archive"]
-fn write_archive() {
-    std::fs::write(root().join(ARCHIVE_PATH), pack(&fixtures())).unwrap();
 }

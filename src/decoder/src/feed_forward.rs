@@ -70,7 +70,7 @@ impl Gate {
 }
 
 /// Compares a kernel with MLX's operations in float32, on random inputs.
-pub(crate) fn difference(
+pub fn difference(
     kernel: &GateKernel,
     activation: Activation,
     shape: &[i32],

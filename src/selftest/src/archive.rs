@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use self::noise::Noise;
 
-/// Archive of this binary. `cargo test -p rooflet-worker write_archive -- --ignored` writes it.
+/// Archive of this binary. `cargo xtask generate` writes it.
 const ARCHIVE: &[u8] = include_bytes!("archive/models.gz");
 
 /// Unpacked file.

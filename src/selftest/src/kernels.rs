@@ -13,11 +13,11 @@ use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_model::config::{Activation, FloatType};
 
 use super::check::{Check, Group, Status};
-use super::logits::larger;
 use super::models::type_name;
-use crate::models::feed_forward;
-use crate::models::gated_delta::Operations;
-use crate::models::kernels::Difference;
+use rooflet_decoder::feed_forward;
+use rooflet_decoder::gated_delta::Operations;
+use rooflet_decoder::kernels::Difference;
+use rooflet_decoder::replay::larger;
 
 /// Numbers of rows and tokens for the rule in chunks: fewer tokens than a chunk has, and several
 /// chunks of which the last is incomplete.

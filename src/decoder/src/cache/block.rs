@@ -31,7 +31,7 @@ impl KvSpan {
 
 /// Copy of some tokens of a KV cache.
 #[derive(Debug, Clone)]
-pub(crate) struct KvBlock {
+pub struct KvBlock {
     span: Rc<KvSpan>,
     /// Range of its tokens in the span.
     tokens: Range<i32>,
@@ -43,7 +43,7 @@ pub(crate) struct KvBlock {
 
 impl KvBlock {
     /// Creates a block with its own span.
-    pub(crate) fn alone(layers: Vec<(Array, Array)>, snapshot: Option<Vec<(Array, Array)>>) -> Self {
+    pub fn alone(layers: Vec<(Array, Array)>, snapshot: Option<Vec<(Array, Array)>>) -> Self {
         let span = KvSpan::new(layers);
         Self {
             tokens: 0..span.tokens(),
@@ -61,7 +61,7 @@ impl KvBlock {
     }
 
     /// Returns the size of the block's part of the span, and of the snapshot.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let all: usize = pairs(&self.span.layers).map(Array::nbytes).sum();
         let own = all * self.tokens.len() / self.span.tokens().max(1).unsigned_abs() as usize;
         let snapshot: usize = self.snapshot_arrays().map(Array::nbytes).sum();
@@ -70,30 +70,30 @@ impl KvBlock {
 
     /// Pairs of keys and values of the span, of which only the block's [tokens](Self::tokens)
     /// count.
-    pub(crate) fn layers(&self) -> &[(Array, Array)] {
+    pub fn layers(&self) -> &[(Array, Array)] {
         &self.span.layers
     }
 
     /// Returns the range of the block's tokens in [`layers`](Self::layers).
-    pub(crate) fn tokens(&self) -> Range<i32> {
+    pub fn tokens(&self) -> Range<i32> {
         self.tokens.clone()
     }
 
-    pub(crate) fn snapshot(&self) -> Option<&[(Array, Array)]> {
+    pub fn snapshot(&self) -> Option<&[(Array, Array)]> {
         self.snapshot.as_deref()
     }
 
     /// Adopts the snapshot of another block with the same tokens.
-    pub(crate) fn take_snapshot(&mut self, other: Self) {
+    pub fn take_snapshot(&mut self, other: Self) {
         self.snapshot = other.snapshot.or(self.snapshot.take());
     }
 
-    pub(crate) fn snapshot_arrays(&self) -> impl Iterator<Item = &Array> {
+    pub fn snapshot_arrays(&self) -> impl Iterator<Item = &Array> {
         pairs(self.snapshot.as_deref().unwrap_or_default())
     }
 
     /// Arrays that must be evaluated for the block to be final.
-    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         pairs(&self.span.layers).chain(self.snapshot_arrays())
     }
 }

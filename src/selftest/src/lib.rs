@@ -6,7 +6,6 @@
 mod archive;
 mod check;
 mod kernels;
-pub(crate) mod logits;
 mod models;
 mod probe;
 mod soak;
