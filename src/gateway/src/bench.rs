@@ -23,7 +23,7 @@ pub struct RoutingTrial {
 }
 
 impl RoutingTrial {
-    /// Creates `models` models, each with 5 ready replicas, on as many nodes.
+    /// Creates `models` models with 5 ready replicas each, on `models` nodes in all.
     ///
     /// # Panics
     /// If a generated object is invalid.

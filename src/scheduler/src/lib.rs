@@ -13,14 +13,15 @@
 
 pub mod bench;
 pub mod capacity;
+mod condition_taints;
 mod fleet;
 mod placement;
 mod request;
-mod taints;
 #[cfg(test)]
 mod tests;
 mod unschedulable;
 
+pub use condition_taints::{TolerationPeriod, condition_taints, taints_of, toleration_period, usage_taints};
 pub use fleet::Fleet;
 pub use fleet::node::NodeState;
 pub use placement::bind::{Decision, bind_all, decide_all};
@@ -28,4 +29,3 @@ pub use placement::preempt::{Preemption, is_waited_for};
 pub use placement::rebalance::{Move, rebalance};
 pub use placement::rival::Rival;
 pub use request::{ReplicaKey, ReplicaRequest, deployment_of, is_overridden};
-pub use taints::{TolerationPeriod, condition_taints, taints_of, toleration_period, usage_taints};

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use kube::{Resource, ResourceExt};
 
 use super::machine::{Fit, Machine};
+use crate::condition_taints::{
+    TolerationPeriod, is_cordoned, strict_taints, toleration_period, usage_taints,
+};
 use crate::request::{ReplicaKey, ReplicaRequest};
-use crate::taints::{self, TolerationPeriod};
 use rooflet_api::conditions::condition_type::READY;
 use rooflet_api::conditions::is_true;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, SIMULATED_LABEL};
@@ -331,9 +333,9 @@ impl NodeFacts {
         let measured = status.probe.as_ref().map(|probe| &probe.measurements);
         Self {
             labels: node.labels().clone(),
-            taints: taints::strict_taints(node),
-            usage_taints: taints::usage_taints(node).collect(),
-            cordoned: taints::is_cordoned(node),
+            taints: strict_taints(node),
+            usage_taints: usage_taints(node).collect(),
+            cordoned: is_cordoned(node),
             draining: node.spec.drain,
             not_ready,
             // Without a valid figure, the node has no memory for replicas.
@@ -418,8 +420,7 @@ impl NodeState {
     pub(crate) fn evicts(&self, request: &ReplicaRequest) -> bool {
         let evicts = |taint: &Taint| {
             taint.effect == TaintEffect::NoExecute
-                && taints::toleration_period(taint, &request.placement.tolerations)
-                    != TolerationPeriod::Unlimited
+                && toleration_period(taint, &request.placement.tolerations) != TolerationPeriod::Unlimited
         };
         self.draining || self.not_ready.is_some() || self.taints.iter().chain(&self.usage_taints).any(evicts)
     }

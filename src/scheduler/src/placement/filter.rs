@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use super::rejection::Rejection;
+use crate::condition_taints::toleration_of;
 use crate::fleet::machine::Fit;
 use crate::fleet::node::{Copies, Load, NodeState};
 use crate::request::ReplicaRequest;
-use crate::taints::toleration_of;
 use rooflet_api::v1alpha1::{AntiAffinity, Taint, TaintEffect, Toleration};
 use rooflet_roofline::admission::Refusal;
 use rooflet_roofline::memory::RUNTIME_OVERHEAD;

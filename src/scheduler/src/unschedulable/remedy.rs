@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::condition_taints::condition_of;
 use crate::fleet::node::{Load, NodeState, nominal_size};
 use crate::placement::filter::{format_taint, untolerated_taints};
 use crate::placement::rejection::Rejection;
 use crate::request::ReplicaRequest;
-use crate::taints::condition_of;
 use crate::unschedulable::Search;
 use rooflet_api::meta::AGENT_LABELS;
 use rooflet_api::v1alpha1::{ModelSource, NodeModel};
