@@ -58,6 +58,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("storm", storm::run),
     ("plan", plan::run),
     ("placement", placement::run),
+    ("policies", placement::compare),
     ("changes", changes::run),
     ("masks", masks::run),
     ("recovery", recovery::run),

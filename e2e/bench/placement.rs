@@ -1,8 +1,9 @@
-//! Scheduler benchmark in this process: 50,000 replicas on 10,000 Macs, then one replica at a time.
+//! Scheduler benchmarks in this process: 50,000 replicas on 10,000 Macs, then one replica at a time;
+//! and policies compared with the optimum on five small fleets.
 
 use std::time::Instant;
 
-use rooflet::bench::PlacementTrial;
+use rooflet::bench::{PlacementTrial, compare_policies};
 
 use crate::stats::{Samples, head, row};
 
@@ -40,6 +41,32 @@ pub(crate) fn run() {
             count.placed.to_string(),
             format!("{single:.3}"),
             format!("{:.3}", single.quantile(0.99)),
+        ]);
+    }
+}
+
+/// Prints the table of the policies on five fleets. The figures do not depend on this machine.
+pub(crate) fn compare() {
+    head(&[
+        "fleet",
+        "policy",
+        "placed",
+        "mean, tok/s",
+        "10th percentile, tok/s",
+        "Macs without replicas",
+        "moves for one large model",
+    ]);
+    for result in compare_policies() {
+        row(&[
+            result.fleet.to_owned(),
+            result.policy.to_owned(),
+            format!("{}/{}", result.placed, result.replicas),
+            format!("{:.1}", result.mean),
+            format!("{:.1}", result.p10),
+            format!("{}/{}", result.idle, result.macs),
+            result
+                .moves
+                .map_or_else(|| "no Mac".to_owned(), |moves| moves.to_string()),
         ]);
     }
 }

@@ -16,7 +16,7 @@ pub use cli::run;
 pub mod bench {
     pub use rooflet_controller::bench::ControlTrial;
     pub use rooflet_gateway::bench::RoutingTrial;
-    pub use rooflet_scheduler::bench::{PlacementCount, PlacementTrial};
+    pub use rooflet_scheduler::bench::{PlacementCount, PlacementTrial, PolicyResult, compare_policies};
     #[cfg(feature = "mlx")]
     pub use rooflet_text::grammar::bench::{MaskBench, MaskVocabulary};
     #[cfg(feature = "mlx")]

@@ -1,5 +1,8 @@
-//! Synthetic large fleet of published Macs and models, for scheduler benchmarks.
+//! Synthetic fleets of published Macs and models, for scheduler benchmarks.
 
+mod comparison;
+
+pub use self::comparison::{PolicyResult, compare_policies};
 use super::fleet::Fleet;
 use super::request::{ReplicaKey, ReplicaRequest};
 use crate::placement::bind::{bind_all, decide_all};
@@ -62,7 +65,7 @@ pub struct PlacementCount {
 
 /// Returns Macs of all configurations, without replicas.
 pub fn macs(count: usize) -> Vec<FleetNode> {
-    let models = models();
+    let models = demanded_models();
     (0..count).map(|index| node(index, &models, false)).collect()
 }
 
@@ -75,7 +78,7 @@ impl PlacementTrial {
     /// Creates empty nodes and unscheduled replicas. `own_calibrations`: every node has its own
     /// calibration, so that no results are shared between nodes.
     pub fn new(nodes: usize, replicas: usize, own_calibrations: bool) -> Self {
-        let models = models();
+        let models = demanded_models();
         let objects = (0..nodes).map(|index| node(index, &models, own_calibrations));
         let mut fleet = Fleet::default();
         for node in objects {
@@ -121,14 +124,19 @@ impl PlacementTrial {
     }
 }
 
-fn models() -> Vec<NodeModel> {
-    let mut names: Vec<_> = DEMANDS.iter().map(|(name, ..)| *name).collect();
+fn demanded_models() -> Vec<NodeModel> {
+    models(DEMANDS.iter().map(|(name, ..)| *name).collect())
+}
+
+/// Returns published models in 4 bits, each once.
+fn models(mut names: Vec<&str>) -> Vec<NodeModel> {
+    names.sort_unstable();
     names.dedup();
     names
         .into_iter()
         .map(|name| {
             let found = library::find(name, Some(WeightFormat::Affine { bits: 4, group: 64 }))
-                .expect("the names above are in the library");
+                .expect("the library has the models of the benchmarks");
             let weights = Weights::estimate(&found.dimensions, found.format);
             let served = ServedModel {
                 cost: ModelCost {
@@ -152,22 +160,28 @@ fn node(index: usize, models: &[NodeModel], own_calibration: bool) -> FleetNode 
             found
         })
         .expect("the shares add up to 100");
-    let memory = Bytes::gib(gib);
-    let mut status = FleetNodeStatus {
-        models: models.to_vec(),
-        ..FleetNodeStatus::default()
-    };
-    status.chip.name = format!("Apple {chip}");
-    status.chip.gpu_cores = Some(cores);
-    status.capacity.memory = memory.0.to_string();
-    status.allocatable.memory = allocatable(memory, None).0.to_string();
-    if own_calibration {
+    let mut node = mac(index, chip, cores, gib, models);
+    if own_calibration && let Some(status) = &mut node.status {
         status.calibrations.push(Calibration {
             weight_bits: 4,
             log_time_ratios: vec![index as f64 * 1e-6],
             log_first_token_ratios: Vec::new(),
         });
     }
+    node
+}
+
+/// Returns a Ready Mac with these models.
+fn mac(index: usize, chip: &str, gpu_cores: u32, gib: u64, models: &[NodeModel]) -> FleetNode {
+    let memory = Bytes::gib(gib);
+    let mut status = FleetNodeStatus {
+        models: models.to_vec(),
+        ..FleetNodeStatus::default()
+    };
+    status.chip.name = format!("Apple {chip}");
+    status.chip.gpu_cores = Some(gpu_cores);
+    status.capacity.memory = memory.0.to_string();
+    status.allocatable.memory = allocatable(memory, None).0.to_string();
     set_condition(
         &mut status.conditions,
         condition_type::READY,
@@ -184,13 +198,24 @@ fn node(index: usize, models: &[NodeModel], own_calibration: bool) -> FleetNode 
 
 fn request(index: usize) -> ReplicaRequest {
     let deployment = index / PER_DEPLOYMENT;
-    let (model, context_tokens, max_concurrency, decode) = demand(deployment);
+    let (model, context_tokens, streams, decode) = demand(deployment);
+    request_for(deployment, index, model, context_tokens, streams, decode)
+}
+
+fn request_for(
+    deployment: usize,
+    replica: usize,
+    model: &str,
+    context_tokens: u32,
+    max_concurrency: u32,
+    decode: Option<f64>,
+) -> ReplicaRequest {
     let key = |name: String| ReplicaKey {
         namespace: "default".to_owned(),
         name,
     };
     ReplicaRequest {
-        key: key(format!("d{deployment:04}-{index:06}")),
+        key: key(format!("d{deployment:04}-{replica:06}")),
         deployment: Some(key(format!("d{deployment:04}"))),
         revision: None,
         source: Some(ModelSource::Local(model.to_owned())),

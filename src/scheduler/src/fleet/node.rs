@@ -204,7 +204,6 @@ impl Load {
 
     /// Returns the predicted decode speed of each replica without objectives if all are busy, in
     /// tokens per second.
-    #[cfg(test)]
     pub(crate) fn shared_speeds(&self) -> impl Iterator<Item = f64> {
         let time = (1.0 - self.objective_shares.iter().sum::<f64>()).max(0.0);
         let neighbours = self.best_effort.len() as f64;
