@@ -1,7 +1,7 @@
-//! Kernel panic reports of macOS: files `*.panic` in `/Library/Logs/DiagnosticReports`. A file
-//! contains a line of JSON about the report, followed by the report, whose `panicString` is the
-//! kernel's text. The format is known from published reports; rooflet has not read a file on a Mac
-//! yet.
+//! Kernel panic reports of macOS: files `*.panic` in `/Library/Logs/DiagnosticReports` and in its
+//! subdirectory `Retired`. A file contains a line of JSON about the report, followed by the report,
+//! whose `panicString` is the kernel's text. The format is known from published reports; rooflet has
+//! not read a file on a Mac yet.
 
 use std::fs;
 use std::io;
@@ -13,6 +13,8 @@ use serde::Deserialize;
 
 /// Maximum size of a report in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Subdirectory to which the system moves reports, such as after it has sent them to Apple.
+const RETIRED: &str = "Retired";
 
 /// Kernel panic.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,15 +109,24 @@ pub struct PanicReports {
     pub unreadable: Option<io::Error>,
 }
 
-/// Reads the panic reports since a time. A missing directory counts as empty.
+/// Reads the panic reports since a time, also those that the system has moved to the subdirectory.
+/// A missing directory counts as empty.
 pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
     let mut found = PanicReports::default();
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(err) => {
-            found.unreadable = Some(err).filter(|err| err.kind() != io::ErrorKind::NotFound);
-            return found;
+    for dir in [dir, &dir.join(RETIRED)] {
+        if let Err(err) = read_directory(dir, since, &mut found.read) {
+            found.unreadable = Some(err);
         }
+    }
+    found.read.sort_by_key(|report| report.at);
+    found
+}
+
+/// Adds the reports in one directory. Returns the last error; the other reports count.
+fn read_directory(dir: &Utf8Path, since: Timestamp, found: &mut Vec<PanicReport>) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
     };
     let since = SystemTime::from(since);
     let recent = entries
@@ -128,16 +139,14 @@ pub(super) fn read(dir: &Utf8Path, since: Timestamp) -> PanicReports {
                 file.len() <= MAX_FILE_BYTES && file.modified().is_ok_and(|written| written >= since)
             })
         });
+    let mut outcome = Ok(());
     for entry in recent {
         match fs::read(entry.path()) {
-            Ok(text) => found
-                .read
-                .extend(PanicReport::parse(&String::from_utf8_lossy(&text))),
-            Err(err) => found.unreadable = Some(err),
+            Ok(text) => found.extend(PanicReport::parse(&String::from_utf8_lossy(&text))),
+            Err(err) => outcome = Err(err),
         }
     }
-    found.read.sort_by_key(|report| report.at);
-    found
+    outcome
 }
 
 #[cfg(test)]
@@ -258,6 +267,18 @@ mod tests {
         fs::write(path.join("broken.panic"), "{").unwrap();
         assert_eq!(read(path, Timestamp::UNIX_EPOCH).read, [expected()]);
         assert_eq!(read(path, "2999-01-01T00:00:00Z".parse().unwrap()).read, []);
+    }
+
+    #[test]
+    fn retired_reports_are_read() {
+        let dir = TempDir::new();
+        let retired = dir.path().join("Retired");
+        fs::create_dir(&retired).unwrap();
+        fs::write(retired.join("panic-full.panic"), TEXT).unwrap();
+        assert_eq!(read(dir.path(), Timestamp::UNIX_EPOCH).read, [expected()]);
+        fs::create_dir(retired.join("other.panic")).unwrap();
+        let found = read(dir.path(), Timestamp::UNIX_EPOCH);
+        assert!(found.read == [expected()] && found.unreadable.is_some());
     }
 
     #[test]

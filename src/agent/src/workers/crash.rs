@@ -308,6 +308,20 @@ mod tests {
     }
 
     #[test]
+    fn panic_of_memory_hardware_has_no_effect_on_models() {
+        let machine = Machine::serving();
+        drop(machine.start_agent("2026-04-01T10:30:00Z"));
+        machine.host.restart(None);
+        machine.report(PanicCause::Other);
+        let now = at("2026-04-01T11:01:00Z");
+        let watch = machine.start_agent("2026-04-01T11:01:00Z");
+        // The report is there, so there is nothing to wait for.
+        assert!(watch.held_back(now).is_empty());
+        assert!(watch.quarantined().is_empty());
+        assert_eq!(watch.watchdog_panics(now), 0);
+    }
+
+    #[test]
     fn watchdog_panic_reduces_memory_for_a_week() {
         let machine = Machine::serving();
         drop(machine.start_agent("2026-04-01T10:30:00Z"));
