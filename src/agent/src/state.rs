@@ -209,8 +209,16 @@ impl ReplicaDir {
     }
 
     /// Removes the socket and termination message of the previous worker, before the next worker
-    /// starts.
+    /// starts. Creates the directory of the sockets again if it is missing: macOS deletes
+    /// directories in `/tmp` that were not used for three days.
     pub(crate) fn clear(&self) -> io::Result<()> {
+        if let Some(sockets) = self.socket.parent() {
+            make_private(sockets)?;
+            if !is_private(sockets, 0o077)? {
+                let problem = format!("`{sockets}` belongs to another user, or other users can read it");
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+            }
+        }
         if_there(fs::remove_file(&self.socket))?;
         if_there(fs::remove_file(self.termination_message())).map(drop)
     }
@@ -385,6 +393,22 @@ pub(super) mod tests {
         assert!(socket.as_str().len() <= MAX_SOCKET_PATH_BYTES, "{socket}");
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         fs::remove_dir_all(state.sockets()).unwrap();
+    }
+
+    #[test]
+    fn deleted_socket_directory_is_created_before_the_next_start() {
+        let directory = TempDir::new();
+        let state = open(&directory).unwrap();
+        let replica = state.replica(&record("a").key);
+        fs::remove_dir_all(state.sockets()).unwrap();
+        replica.clear().unwrap();
+        drop(std::os::unix::net::UnixListener::bind(&replica.socket).unwrap());
+        replica.clear().unwrap();
+        assert!(!replica.socket.exists());
+        // Other users must not be able to replace a socket.
+        fs::set_permissions(state.sockets(), fs::Permissions::from_mode(0o777)).unwrap();
+        let err = replica.clear().unwrap_err();
+        assert!(err.to_string().contains(state.sockets().as_str()), "{err}");
     }
 
     #[test]
