@@ -4,7 +4,7 @@
 //! types and mixed address spaces. It does not show that the results are correct.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
@@ -48,8 +48,24 @@ fn record(work: impl FnOnce() -> Result<()>) -> Vec<Function> {
 #[derive(Debug, Clone)]
 struct Function {
     name: String,
+    float: Dtype,
+    /// Names of the inputs, with the address space of each.
+    inputs: Vec<(String, &'static str)>,
+    /// Name of the first output.
+    output: String,
     buffers: usize,
     text: String,
+}
+
+impl Function {
+    /// Returns the function with a statement at the beginning of its body.
+    fn with(&self, statement: &str) -> Self {
+        let (head, body) = self.text.split_once(METAL_PLACE).unwrap();
+        Self {
+            text: format!("{head}{METAL_PLACE}{statement}\n{body}"),
+            ..self.clone()
+        }
+    }
 }
 
 /// Source of a recorded kernel.
@@ -85,11 +101,13 @@ impl Text {
     fn function(&self, kernel: &Kernel, inputs: &[&Array], launch: &Launch) -> Function {
         assert_eq!(inputs.len(), self.inputs.len(), "inputs of {}", self.name);
         let mut parameters = Vec::new();
+        let mut spaces = Vec::new();
         for (name, input) in self.inputs.iter().zip(inputs) {
             let space = match input.size() < DEVICE_ELEMENTS {
                 true => "constant",
                 false => "device",
             };
+            spaces.push((name.clone(), space));
             let reference = if input.ndim() == 0 { "&" } else { "*" };
             parameters.push(format!(
                 "const {space} {}{reference} {name}",
@@ -132,7 +150,14 @@ impl Text {
             parameters.join(",\n  "),
             self.body
         );
-        Function { name, buffers, text }
+        Function {
+            name,
+            float: kernel.float,
+            inputs: spaces,
+            output: self.outputs[0].clone(),
+            buffers,
+            text,
+        }
     }
 }
 
@@ -236,15 +261,65 @@ fn diagnostics(functions: &[Function]) -> HashMap<usize, Vec<String>> {
     found
 }
 
+/// Names of all kernels that the engine runs.
+const KERNELS: [&str; 8] = [
+    "gate_silu",
+    "gate_gelu",
+    "gate_clamped_silu",
+    "gated_delta_inputs_1",
+    "gated_delta_inputs_8",
+    "gated_delta_rule_1",
+    "gated_delta_rule_8",
+    "gated_delta_gate",
+];
+
+/// Inputs with few elements for few tokens or heads: MLX passes them in either address space.
+const SMALL_INPUTS: [&str; 8] = [
+    "gate",
+    "up",
+    "strength",
+    "decay",
+    "decay_bias",
+    "rate",
+    "alpha",
+    "beta",
+];
+
+#[test]
+fn every_kernel_is_compiled_in_each_float_type_and_address_space() {
+    let _mlx = exclusive();
+    let functions = all_functions();
+    for name in KERNELS {
+        for float in FLOATS.map(dtype) {
+            let name = format!("custom_kernel_{name}");
+            let inputs: BTreeSet<_> = functions
+                .iter()
+                .filter(|function| function.name == name && function.float == float)
+                .flat_map(|function| function.inputs.clone())
+                .collect();
+            assert!(!inputs.is_empty(), "{name} in {float:?}");
+            for (input, _) in &inputs {
+                // A gated delta layer gates many values per token.
+                let is_small =
+                    SMALL_INPUTS.contains(&input.as_str()) && name != "custom_kernel_gated_delta_gate";
+                let spaces = inputs.iter().filter(|(other, _)| other == input).count();
+                assert_eq!(
+                    spaces,
+                    1 + usize::from(is_small),
+                    "{input} of {name} in {float:?}"
+                );
+            }
+        }
+    }
+    let is_listed = |function: &Function| KERNELS.iter().any(|name| function.name.ends_with(name));
+    assert!(functions.iter().all(is_listed), "a kernel is missing in KERNELS");
+}
+
 #[test]
 fn no_kernel_binds_more_buffers_than_metal_allows() {
     let _mlx = exclusive();
     let functions = all_functions();
-    let names = ["gate_silu", "gate_gelu", "gate_clamped_silu"]
-        .into_iter()
-        .chain(["gated_delta_inputs_1", "gated_delta_inputs_8"])
-        .chain(["gated_delta_rule_1", "gated_delta_rule_8", "gated_delta_gate"]);
-    for name in names {
+    for name in KERNELS {
         let name = format!("custom_kernel_{name}");
         let most = functions.iter().filter(|function| function.name == name);
         let most = most.map(|function| function.buffers).max();
@@ -292,5 +367,53 @@ fn metal_compiler_rejects_broken_kernels() {
     let found = diagnostics(&functions);
     for (index, (_, to)) in broken.iter().enumerate() {
         assert!(found.contains_key(&index), "accepted with `{to}`");
+    }
+}
+
+/// Functions that differ in name, type or address spaces, as the compiler sees them.
+fn distinct(functions: Vec<Function>) -> Vec<Function> {
+    let mut seen = HashSet::new();
+    let distinct = functions.into_iter().filter(|function| {
+        let inputs = function.inputs.iter().map(|(_, space)| *space);
+        seen.insert((
+            function.name.clone(),
+            format!("{:?}", function.float),
+            inputs.collect::<String>(),
+        ))
+    });
+    distinct.collect()
+}
+
+/// Faults in each function of each float type, so that no function passes unseen.
+#[test]
+#[ignore = "needs libclang: cargo xtask test --only macos"]
+fn metal_compiler_rejects_a_fault_in_each_function() {
+    let _mlx = exclusive();
+    let functions = distinct(all_functions());
+    let mut broken = Vec::new();
+    for function in &functions {
+        let Function { inputs, output, .. } = function;
+        let (input, space) = &inputs[0];
+        let other = match *space {
+            "constant" => "device",
+            _ => "constant",
+        };
+        broken.extend([
+            function.with(&format!("const Float* generic = {input}; (void)generic;")),
+            function.with(&format!("const {other} Float* moved = {input}; (void)moved;")),
+            function.with(&format!("{output}[0] = no_such_function({input}[0]);")),
+            function.with(&format!("const Float value = {input}; (void)value;")),
+            function.with(&format!("{input}[0] = 0;")),
+        ]);
+    }
+    let found = diagnostics(&broken);
+    for (index, function) in broken.iter().enumerate() {
+        assert!(
+            found.contains_key(&index),
+            "accepted {} in {:?}:\n{}",
+            function.name,
+            function.float,
+            function.text
+        );
     }
 }
