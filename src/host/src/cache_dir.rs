@@ -18,6 +18,11 @@ pub fn create(path: &Utf8Path) -> io::Result<()> {
     create_on(cfg!(target_os = "macos"), path)
 }
 
+/// Returns whether Time Machine and Spotlight skip a directory. `None` on machines without them.
+pub fn is_excluded(path: &Utf8Path) -> Option<bool> {
+    Some(native::is_excluded_from_backup(path)? && path.join(NEVER_INDEX).is_file())
+}
+
 fn create_on(is_mac: bool, path: &Utf8Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());

@@ -31,8 +31,14 @@ pub(crate) const NUMBER_SYSCTLS: &[&str] = &[
     "kern.memorystatus_vm_pressure_level",
     "sysctl.proc_translated",
 ];
-/// Classes of the I/O registry with the property that rooflet reads.
+/// Sysctl that holds numbers of 8 bytes.
+pub(crate) const LIST_SYSCTLS: &[&str] = &[SWAP_USAGE];
+/// `struct xsw_usage` of `<sys/sysctl.h>`: total, available and used bytes, then other fields.
+pub(crate) const SWAP_USAGE: &str = "vm.swapusage";
+/// Classes of the I/O registry with the property that rooflet reads. `IOClass` is the class of the
+/// driver, such as `AGXAcceleratorG16G`.
 pub(crate) const REGISTRY_PROPERTIES: &[(&str, &str)] = &[
+    ("AGXAccelerator", "IOClass"),
     ("AGXAccelerator", "gpu-core-count"),
     ("AGXAccelerator", "PerformanceStatistics"),
     ("IOPMrootDomain", "AppleClamshellState"),
@@ -60,6 +66,9 @@ pub trait Facts: fmt::Debug + Send + Sync {
     /// Returns the Metal devices (`MTLCopyAllDevices`), or the default device if that list is
     /// empty.
     fn metal_devices(&self) -> Vec<MetalDevice>;
+
+    /// Returns whether Metal has a default device (`MTLCreateSystemDefaultDevice`).
+    fn has_default_metal_device(&self) -> Option<bool>;
 
     /// Returns properties of `NSProcessInfo`.
     fn process_info(&self) -> Option<ProcessInfo>;
@@ -104,6 +113,17 @@ pub struct VmStatistics {
     pub swapouts: u64,
 }
 
+impl VmStatistics {
+    /// Share of the pageable memory that is not compressed, between 0 and 1; `None` without counts.
+    /// Below one half, the kernel reports the memory level `warn`
+    /// (<https://github.com/apple-oss-distributions/xnu/blob/main/doc/vm/memorystatus_notify.md>).
+    pub fn uncompressed_share(&self) -> Option<f64> {
+        let uncompressed = self.active + self.inactive + self.free + self.speculative;
+        let all = uncompressed + self.compressor;
+        (all > 0).then(|| uncompressed as f64 / all as f64)
+    }
+}
+
 /// A Metal device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -118,7 +138,26 @@ pub struct MetalDevice {
     /// Bytes of the largest buffer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_buffer_length: Option<u64>,
+    /// GPU families that the device supports, such as `Apple9` and `Metal3`. Empty if unknown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<String>,
 }
+
+/// GPU families: name and value of `MTLGPUFamily`. Each Apple family includes the earlier ones.
+#[cfg_attr(
+    not(target_os = "macos"),
+    allow(dead_code, reason = "only a Mac has Metal devices")
+)]
+pub(crate) const METAL_FAMILIES: &[(&str, i64)] = &[
+    ("Apple5", 1005),
+    ("Apple6", 1006),
+    ("Apple7", 1007),
+    ("Apple8", 1008),
+    ("Apple9", 1009),
+    ("Apple10", 1010),
+    ("Metal3", 5001),
+    ("Metal4", 5002),
+];
 
 /// Properties of `NSProcessInfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -246,6 +246,15 @@ impl Host {
         }
     }
 
+    /// Returns the used swap space; `None` if the system does not report it.
+    pub fn swap_used(&self) -> Option<Bytes> {
+        match self {
+            Self::Native => native::swap_used(),
+            Self::Recorded(facts) => mac::swap_used(&**facts),
+            Self::Fake(_) => None,
+        }
+    }
+
     /// Returns the kernel panics since a time.
     pub fn panics(&self, since: Timestamp) -> PanicReports {
         match self {
@@ -275,6 +284,12 @@ impl Host {
         };
         known.map_or_else(|| native_disk(path), Ok)
     }
+}
+
+/// Returns the type of the file system that holds `path`, such as `apfs` or `ext4`. `None` if the
+/// system does not report it.
+pub fn file_system(path: &Utf8Path) -> Option<String> {
+    native::file_system(path)
 }
 
 fn native_disk(path: &Utf8Path) -> io::Result<Disk> {
@@ -363,5 +378,7 @@ mod tests {
         let disk = host.disk(Utf8Path::new("/")).unwrap();
         assert!(disk.free <= disk.total && disk.free <= disk.obtainable && disk.total > Bytes::ZERO);
         assert!(host.disk(Utf8Path::new("/does/not/exist")).is_err());
+        assert!(file_system(Utf8Path::new("/")).is_some_and(|kind| !kind.is_empty()));
+        assert_eq!(file_system(Utf8Path::new("/does/not/exist")), None);
     }
 }

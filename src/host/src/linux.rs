@@ -135,6 +135,29 @@ fn left_of(limit: &str, used: &str, stat: &str, cached: &[&str]) -> Option<(Byte
 /// Directory of panic reports on macOS. It does not exist on other systems.
 pub(super) const PANIC_REPORTS: &str = "/Library/Logs/DiagnosticReports";
 
+pub(super) fn file_system(path: &Utf8Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    file_system_of(&mounts, &path.canonicalize_utf8().ok()?)
+}
+
+/// Returns the type of the last mounted file system whose mount point contains `path`. A line of
+/// `mountinfo` has five fields that end with the mount point, and the type after ` - ` (proc(5)).
+fn file_system_of(mounts: &str, path: &Utf8Path) -> Option<String> {
+    let mounted = mounts.lines().filter_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        // The kernel escapes spaces.
+        let point = mount.split(' ').nth(4)?.replace("\\040", " ");
+        let kind = source.split(' ').next()?.to_owned();
+        path.starts_with(&point).then_some((point.len(), kind))
+    });
+    mounted.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
+}
+
+pub(super) fn swap_used() -> Option<Bytes> {
+    let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_swap());
+    Some(Bytes(System::new_with_specifics(kind).used_swap()))
+}
+
 /// Returns `None`: wired memory does not leak on these systems.
 pub(super) fn wired() -> Option<Bytes> {
     None
@@ -179,6 +202,10 @@ pub(super) fn obtainable_disk(_path: &Utf8Path) -> Option<Bytes> {
 
 pub(super) fn exclude_from_backup(_path: &Utf8Path) {}
 
+pub(super) fn is_excluded_from_backup(_path: &Utf8Path) -> Option<bool> {
+    None
+}
+
 pub(super) fn prioritise_thread() {}
 
 /// Releases the freed memory that glibc keeps below the last used address. Has no effect with other
@@ -200,6 +227,24 @@ pub(super) fn keep_awake() -> Option<Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_system_is_that_of_the_longest_mount_point() {
+        let mounts = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                      30 27 0:24 / /mnt/fast\\040disk rw shared:5 - btrfs /dev/vdb rw\n\
+                      31 27 0:30 / /mnt rw - nfs4 server:/a rw\n\
+                      32 27 0:31 / /mnt rw - tmpfs none rw\n";
+        let kind = |path: &str| file_system_of(mounts, Utf8Path::new(path));
+        assert_eq!(kind("/home/me").as_deref(), Some("ext4"));
+        assert_eq!(kind("/mnt/fast disk/models").as_deref(), Some("btrfs"));
+        assert_eq!(
+            kind("/mnt/other").as_deref(),
+            Some("tmpfs"),
+            "the last one is on top"
+        );
+        assert_eq!(kind("/mnt-2").as_deref(), Some("ext4"));
+        assert_eq!(file_system_of("", Utf8Path::new("/")), None);
+    }
 
     #[test]
     fn file_caches_count_as_available() {

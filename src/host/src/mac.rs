@@ -10,7 +10,7 @@ use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::chip::MachineKind;
 
-use crate::facts::{Facts, RegistryValue, THERMAL_PRESSURE, VmStatistics, recorded};
+use crate::facts::{Facts, RegistryValue, SWAP_USAGE, THERMAL_PRESSURE, VmStatistics, recorded};
 use crate::{Memory, MemoryLevel, Power, Presence};
 
 /// Returns the hardware UUID.
@@ -97,6 +97,12 @@ pub(crate) fn gpu_memory(facts: &dyn Facts) -> Option<Bytes> {
         RegistryValue::Number(bytes) => u64::try_from(*bytes).ok().map(Bytes),
         RegistryValue::Bool(_) | RegistryValue::Text(_) | RegistryValue::Dictionary(_) => None,
     }
+}
+
+/// Returns the used part of the swap files.
+pub(crate) fn swap_used(facts: &dyn Facts) -> Option<Bytes> {
+    let usage = recorded::list(&facts.sysctl(SWAP_USAGE)?);
+    usage.get(2).copied().map(Bytes)
 }
 
 /// Returns the level at which the kernel notifies programs to free memory (`<dispatch/source.h>`).

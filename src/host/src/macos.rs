@@ -22,7 +22,7 @@ use nix::libc::{
 use tracing::debug;
 
 use super::{Memory, Power, Presence, mac};
-use crate::facts::{Facts, MetalDevice, ProcessInfo, RegistryValue, VmStatistics};
+use crate::facts::{Facts, METAL_FAMILIES, MetalDevice, ProcessInfo, RegistryValue, VmStatistics};
 use rooflet_api::v1alpha1::Chip;
 use rooflet_base::units::Bytes;
 
@@ -58,6 +58,10 @@ impl Facts for SystemFacts {
             drop(DEVICES.set(devices.clone()));
         }
         devices
+    }
+
+    fn has_default_metal_device(&self) -> Option<bool> {
+        Some(AutoreleasePool::with(has_default_metal_device))
     }
 
     fn process_info(&self) -> Option<ProcessInfo> {
@@ -105,6 +109,10 @@ pub(super) fn gpu_memory() -> Option<Bytes> {
     mac::gpu_memory(&SystemFacts)
 }
 
+pub(super) fn swap_used() -> Option<Bytes> {
+    mac::swap_used(&SystemFacts)
+}
+
 pub(super) fn power() -> Power {
     mac::power(&SystemFacts)
 }
@@ -143,6 +151,11 @@ pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
     Ok((unit, stat.blocks(), stat.blocks_free(), stat.blocks_available()))
 }
 
+pub(super) fn file_system(path: &Utf8Path) -> Option<String> {
+    let stat = nix::sys::statfs::statfs(path.as_std_path()).ok()?;
+    Some(stat.filesystem_type_name().to_owned())
+}
+
 unsafe extern "C" {
     static kCFURLVolumeAvailableCapacityForImportantUsageKey: CFStringRef;
     fn CFURLCopyResourcePropertyForKey(
@@ -157,13 +170,21 @@ unsafe extern "C" {
 /// deletes on demand. Returns `None` or zero on file systems without such files.
 pub(super) fn obtainable_disk(path: &Utf8Path) -> Option<Bytes> {
     let url = CFURL::from_path(path, true)?;
+    // SAFETY: the key is a CoreFoundation string that lives as long as the process.
+    let value = url_property(&url, unsafe { kCFURLVolumeAvailableCapacityForImportantUsageKey })?;
+    let bytes = value.downcast::<CFNumber>()?.to_i64()?;
+    u64::try_from(bytes).ok().map(Bytes)
+}
+
+/// Reads a property of a file. `None` if the file system does not have it.
+fn url_property(url: &CFURL, key: CFStringRef) -> Option<CFType> {
     let mut value: CFTypeRef = std::ptr::null();
     // SAFETY: `url` and the key are CoreFoundation objects, `value` has room for one object, and
     // the error pointer is null.
     let found = unsafe {
         CFURLCopyResourcePropertyForKey(
             url.as_concrete_TypeRef(),
-            kCFURLVolumeAvailableCapacityForImportantUsageKey,
+            key,
             &raw mut value,
             std::ptr::null_mut(),
         )
@@ -172,9 +193,7 @@ pub(super) fn obtainable_disk(path: &Utf8Path) -> Option<Bytes> {
         return None;
     }
     // SAFETY: not null, and a copy that follows the create rule.
-    let value = unsafe { CFType::wrap_under_create_rule(value) };
-    let bytes = value.downcast::<CFNumber>()?.to_i64()?;
-    u64::try_from(bytes).ok().map(Bytes)
+    Some(unsafe { CFType::wrap_under_create_rule(value) })
 }
 
 /// Sets the property that excludes a directory from Time Machine. If this fails, backups are
@@ -199,6 +218,17 @@ pub(super) fn exclude_from_backup(path: &Utf8Path) {
     if done == 0 {
         debug!(%path, "failed to exclude the directory from backups");
     }
+}
+
+/// Returns whether Time Machine excludes a directory. `None` if the system does not report it.
+pub(super) fn is_excluded_from_backup(path: &Utf8Path) -> Option<bool> {
+    unsafe extern "C" {
+        static kCFURLIsExcludedFromBackupKey: CFStringRef;
+    }
+    let url = CFURL::from_path(path, true)?;
+    // SAFETY: the key is a CoreFoundation string that lives as long as the process.
+    let value = url_property(&url, unsafe { kCFURLIsExcludedFromBackupKey })?;
+    value.downcast::<CFBoolean>().map(bool::from)
 }
 
 pub(super) fn release_freed_memory() {
@@ -509,6 +539,38 @@ fn metal_devices() -> Vec<MetalDevice> {
     devices
 }
 
+fn has_default_metal_device() -> bool {
+    // SAFETY: takes no arguments; returns null or a device with a reference that this function owns
+    // and releases once.
+    unsafe {
+        let device = MTLCreateSystemDefaultDevice();
+        if !device.is_null() {
+            objc_release(device);
+        }
+        !device.is_null()
+    }
+}
+
+/// Returns the names of the families that the device supports.
+///
+/// # Safety
+/// `device` is a live MTLDevice.
+unsafe fn families(device: *mut c_void) -> Vec<String> {
+    // SAFETY: `supportsFamily:` exists on every MTLDevice since macOS 10.15, takes an NSInteger and
+    // returns a BOOL, one byte on Apple Silicon. It returns NO for values that it does not know.
+    let supports = |family: i64| unsafe {
+        let method: unsafe extern "C" fn(*mut c_void, *const c_void, isize) -> u8 =
+            std::mem::transmute(objc_msgSend as unsafe extern "C" fn());
+        method(
+            device,
+            sel_registerName(c"supportsFamily:".as_ptr()),
+            family as isize,
+        ) != 0
+    };
+    let supported = METAL_FAMILIES.iter().filter(|(_, family)| supports(*family));
+    supported.map(|(name, _)| (*name).to_owned()).collect()
+}
+
 /// Returns the properties of a device.
 ///
 /// # Safety
@@ -526,6 +588,7 @@ unsafe fn metal_device(device: *mut c_void) -> MetalDevice {
             },
             recommended_max_working_set_size: send(device, c"recommendedMaxWorkingSetSize"),
             max_buffer_length: Some(send::<usize>(device, c"maxBufferLength") as u64),
+            families: families(device),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Facts, MetalDevice, NUMBER_SYSCTLS, ProcessInfo, REGISTRY_PROPERTIES, RegistryValue, TEXT_SYSCTLS,
-    THERMAL_PRESSURE, VmStatistics,
+    Facts, LIST_SYSCTLS, MetalDevice, NUMBER_SYSCTLS, ProcessInfo, REGISTRY_PROPERTIES, RegistryValue,
+    TEXT_SYSCTLS, THERMAL_PRESSURE, VmStatistics,
 };
 
 /// Recorded values of one Mac at one moment. An entry is missing if the system did not provide its
@@ -26,16 +26,20 @@ pub struct RecordedFacts {
     pub vm: Option<VmStatistics>,
     pub metal: Vec<MetalDevice>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_metal_device: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub process_info: Option<ProcessInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_source: Option<String>,
 }
 
-/// Value of a sysctl. A number has 4 bytes if it fits, otherwise 8 bytes.
+/// Value of a sysctl. A number has 4 bytes if it fits, otherwise 8 bytes. Each number of a list has
+/// 8 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SysctlValue {
     Number(u64),
+    List(Vec<u64>),
     Text(String),
 }
 
@@ -63,6 +67,9 @@ impl RecordedFacts {
                 SysctlValue::Number(number(&facts.sysctl(name)?)?),
             ))
         });
+        let lists = LIST_SYSCTLS
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), SysctlValue::List(list(&facts.sysctl(name)?)))));
         let mut registry: BTreeMap<String, BTreeMap<String, RegistryValue>> = BTreeMap::new();
         for (class, property) in REGISTRY_PROPERTIES {
             if let Some(value) = facts.registry(class, property) {
@@ -73,7 +80,7 @@ impl RecordedFacts {
         let thermal = facts.notify_state(THERMAL_PRESSURE);
         Self {
             source: Vec::new(),
-            sysctl: texts.chain(numbers).collect(),
+            sysctl: texts.chain(numbers).chain(lists).collect(),
             registry,
             notify: thermal
                 .map(|level| (THERMAL_PRESSURE.to_owned(), level))
@@ -81,6 +88,7 @@ impl RecordedFacts {
                 .collect(),
             vm: facts.vm_statistics(),
             metal: facts.metal_devices(),
+            default_metal_device: facts.has_default_metal_device(),
             process_info: facts.process_info(),
             power_source: facts.power_source(),
         }
@@ -94,6 +102,7 @@ impl Facts for RecordedFacts {
                 Ok(number) => number.to_le_bytes().to_vec(),
                 Err(_) => number.to_le_bytes().to_vec(),
             },
+            SysctlValue::List(numbers) => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
             SysctlValue::Text(text) => [text.as_bytes(), b"\0"].concat(),
         })
     }
@@ -114,6 +123,10 @@ impl Facts for RecordedFacts {
         self.metal.clone()
     }
 
+    fn has_default_metal_device(&self) -> Option<bool> {
+        self.default_metal_device
+    }
+
     fn process_info(&self) -> Option<ProcessInfo> {
         self.process_info
     }
@@ -130,6 +143,12 @@ pub(crate) fn number(bytes: &[u8]) -> Option<u64> {
         8 => Some(u64::from_le_bytes(bytes.try_into().ok()?)),
         _ => None,
     }
+}
+
+/// Decodes complete numbers of 8 bytes.
+pub(crate) fn list(bytes: &[u8]) -> Vec<u64> {
+    let numbers = bytes.chunks_exact(8).map(|chunk| chunk.try_into());
+    numbers.flatten().map(u64::from_le_bytes).collect()
 }
 
 /// Decodes a sysctl text up to its terminating zero. `None` if it is empty.

@@ -125,6 +125,47 @@ fn the_graphics_driver_reports_the_memory_in_use() {
     }
 }
 
+/// The report prints `used = 11625.69M`.
+#[test]
+fn used_swap_is_the_third_number_of_the_kernels_structure() {
+    let facts = recorded("pressure-48gb");
+    let used = swap_used(&facts).unwrap();
+    assert!(
+        (used.0 as f64 / f64::from(1 << 20) - 11_625.69).abs() < 0.01,
+        "{used:?}"
+    );
+    // The structure continues with the size of a page and a flag.
+    let raw = [4_u64 << 30, 3 << 30, 1 << 30, 1 << 32 | 16384].map(u64::to_le_bytes);
+    assert_eq!(recorded::list(raw.as_flattened())[2], 1 << 30);
+    assert_eq!(swap_used(&recorded("m4")), None);
+    let again = RecordedFacts::record(&facts);
+    assert_eq!(swap_used(&again), Some(used), "recorded completely");
+}
+
+/// Shares computed from the reports by hand.
+#[test]
+fn kernel_warns_if_half_of_the_pageable_memory_is_compressed() {
+    for (name, percent) in [
+        ("idle-32gb", 95),
+        ("quiet-m1-16gb", 94),
+        ("usual-24gb", 67),
+        ("busy-16gb", 46),
+    ] {
+        let share = vm_stat(name).uncompressed_share().unwrap();
+        assert_eq!((100.0 * share).round() as i32, percent, "{name}");
+    }
+    assert_eq!(VmStatistics::default().uncompressed_share(), None);
+}
+
+#[test]
+fn families_of_published_devices_are_kept() {
+    let families = |name| recorded(name).metal[0].families.join(" ");
+    assert_eq!(families("m4"), "Apple9 Metal3");
+    assert_eq!(families("m5"), "Apple10 Metal4");
+    assert_eq!(families("virtual-machine"), "Apple5");
+    assert_eq!(recorded("m4").has_default_metal_device(), None);
+}
+
 #[test]
 fn reads_memory_level_of_the_kernel() {
     let level = |value: u32| {
