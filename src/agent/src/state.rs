@@ -262,6 +262,12 @@ fn make_private(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
+/// Returns true if the sockets of workers are in the state directory. If its path is too long, they
+/// are in `/tmp`.
+pub fn has_own_sockets(state: &Utf8Path) -> bool {
+    socket_directory(state).starts_with(state)
+}
+
 fn socket_directory(state: &Utf8Path) -> Utf8PathBuf {
     let near = state.join("run");
     // All socket names have the same length.
@@ -391,6 +397,7 @@ pub(super) mod tests {
         let state = StateDir::open(&deep).unwrap();
         let socket = state.replica(&record("a").key).socket;
         assert!(socket.as_str().len() <= MAX_SOCKET_PATH_BYTES, "{socket}");
+        assert!(!has_own_sockets(&deep) && has_own_sockets("/srv/rooflet".into()));
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         fs::remove_dir_all(state.sockets()).unwrap();
     }

@@ -4,11 +4,17 @@ mod binary;
 mod check;
 mod daemon;
 mod engine;
+mod file_system;
 mod files;
+#[cfg(test)]
+mod fixture;
 mod machine;
+mod memory;
 mod network;
 mod panics;
+mod power;
 mod processes;
+mod sleep;
 mod sleep_settings;
 mod system_command;
 mod text;
@@ -39,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     save: Option<Utf8PathBuf>,
     /// Check the machine of a saved report instead of this one.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "quick", "as_daemon"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "quick", "as_daemon", "sleep"])]
     recorded: Option<Utf8PathBuf>,
     /// Skip the checks of the engine, which take about 20 seconds.
     #[arg(long)]
@@ -48,6 +54,10 @@ pub(crate) struct Args {
     /// session.
     #[arg(long)]
     as_daemon: bool,
+    /// Also wait until you have put this machine to sleep and woken it, and check clocks and network
+    /// afterwards.
+    #[arg(long, conflicts_with = "as_daemon")]
+    sleep: bool,
     /// Directory of local models.
     #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
     model_dir: Option<Utf8PathBuf>,
@@ -132,24 +142,30 @@ impl Report {
             Area::Machine,
             panics::check(&host, clock.now()).into_iter().collect(),
         );
-        add(Area::Power, machine::power_checks(&host));
+        add(Area::Power, power::checks(&host));
         add(Area::Power, sleep_settings::checks(host.power().source).await);
         add(Area::Binary, binary::checks().await);
         if !args.quick {
             ui::progress("checking the engine, which takes about 20 seconds");
-            add(Area::Engine, engine::checks(&host, &clock));
-            add(Area::Power, machine::heat_after_load(&host).into_iter().collect());
+            let mut readings = Vec::new();
+            let mut read_heat = || readings.extend(power::HeatReading::of(&host));
+            add(Area::Engine, engine::checks(&host, &clock, &mut read_heat));
+            read_heat();
+            add(
+                Area::Power,
+                power::heat_under_load(&readings).into_iter().collect(),
+            );
         }
-        add(
-            Area::Files,
-            files::checks(&host, "state directory", &args.state_dir()),
-        );
+        add(Area::Files, files::state_checks(&host, &args.state_dir()));
         if let Some(model_dir) = &args.model_dir {
             add(Area::Files, files::checks(&host, "model directory", model_dir));
         }
         let (process, network) = tokio::join!(processes::check(), network::checks(&clock));
         add(Area::Files, vec![files::open_files(), process]);
         add(Area::Network, network);
+        if args.sleep {
+            add(Area::Power, sleep::checks(&clock).await);
+        }
         checks.sort_by_key(|check| check.area);
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -195,7 +211,7 @@ impl Report {
         };
         let host = Host::Recorded(facts.clone().into());
         let machine = machine::checks(&host, None).into_iter();
-        let power = machine::power_checks(&host).into_iter();
+        let power = power::checks(&host).into_iter();
         let checks = machine.chain(power.map(|check| check.of(Area::Power)));
         Ok(Self {
             version,

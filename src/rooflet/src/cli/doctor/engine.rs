@@ -5,15 +5,16 @@ use rooflet_base::clock::Clock;
 use rooflet_host::Host;
 
 #[cfg(not(feature = "mlx"))]
-pub(super) fn checks(_: &Host, _: &Clock) -> Vec<Check> {
+pub(super) fn checks(_: &Host, _: &Clock, _: &mut dyn FnMut()) -> Vec<Check> {
     vec![Check::unknown(
         "engine",
         "this build has no engine: it runs control planes only",
     )]
 }
 
+/// Checks the device and its speed. Calls `during_load` several times while the device computes.
 #[cfg(feature = "mlx")]
-pub(super) fn checks(host: &Host, clock: &Clock) -> Vec<Check> {
+pub(super) fn checks(host: &Host, clock: &Clock, during_load: &mut dyn FnMut()) -> Vec<Check> {
     let device = match rooflet_mlx::device::engine_info() {
         Ok(info) => {
             let finding = format!("{} {} on {}", info.name, info.version, info.device);
@@ -29,7 +30,7 @@ pub(super) fn checks(host: &Host, clock: &Clock) -> Vec<Check> {
     };
     let mut checks = vec![device];
     checks.extend(kernels());
-    checks.push(bandwidth(host, clock));
+    checks.push(bandwidth(host, clock, during_load));
     checks
 }
 
@@ -57,7 +58,7 @@ fn kernels() -> Vec<Check> {
 
 /// Measures the memory bandwidth and compares it with the data sheet.
 #[cfg(feature = "mlx")]
-fn bandwidth(host: &Host, clock: &Clock) -> Check {
+fn bandwidth(host: &Host, clock: &Clock, during_load: &mut dyn FnMut()) -> Check {
     use rooflet_api::v1alpha1::PlausibilityVerdict;
     use rooflet_base::units::BytesPerSecond;
     use rooflet_mlx::probe::{self, ProbeOptions};
@@ -73,7 +74,7 @@ fn bandwidth(host: &Host, clock: &Clock) -> Check {
         memory: usable,
         sustained: None,
     };
-    let measurements = match probe::measure(options, clock, |_| {}) {
+    let measurements = match probe::measure(options, clock, |_| during_load()) {
         Ok((_, measurements)) => measurements,
         Err(err) => return Check::fail(name, err.to_string(), "close other programs that use the GPU"),
     };

@@ -8,6 +8,7 @@ use camino::Utf8Path;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::check::Check;
+use super::file_system;
 use rooflet_host::Host;
 
 /// Free disk space in percent below which the agent reports disk pressure.
@@ -21,15 +22,30 @@ const SYNCS: usize = 9;
 /// Files and connections that a node with a few models needs.
 const OPEN_FILES: u64 = 4096;
 
-/// Checks free space and write latency. The finding does not contain the path.
+/// Checks a directory, or its nearest existing parent. The findings do not contain the path.
 pub(super) fn checks(host: &Host, name: &str, directory: &Utf8Path) -> Vec<Check> {
-    let existing = directory.ancestors().find(|path| path.is_dir());
-    let existing = existing.unwrap_or(Utf8Path::new("/"));
+    let existing = nearest_existing(directory);
     vec![
         space(host, name, existing),
         sync(name, existing),
         locks(name, existing),
+        file_system::kind(name, existing),
     ]
+}
+
+/// Checks the agent's own directory: watches, sockets and backups.
+pub(super) fn state_checks(host: &Host, directory: &Utf8Path) -> Vec<Check> {
+    let name = "state directory";
+    let mut checks = checks(host, name, directory);
+    checks.push(file_system::events(name, nearest_existing(directory)));
+    checks.push(file_system::sockets(directory));
+    checks.extend(file_system::exclusion(directory));
+    checks
+}
+
+fn nearest_existing(directory: &Utf8Path) -> &Utf8Path {
+    let existing = directory.ancestors().find(|path| path.is_dir());
+    existing.unwrap_or(Utf8Path::new("/"))
 }
 
 fn space(host: &Host, name: &str, directory: &Utf8Path) -> Check {
@@ -139,18 +155,17 @@ mod tests {
     #[test]
     fn writable_directory_of_this_machine_has_locks_and_space() {
         let directory = TempDir::new();
-        let checks = checks(
-            &Host::Native,
-            "state directory",
-            &directory.path().join("not/yet/there"),
-        );
+        let checks = state_checks(&Host::Native, &directory.path().join("not/yet/there"));
         let names: Vec<_> = checks.iter().map(|check| check.name.as_str()).collect();
         assert_eq!(
             names,
             [
                 "state directory: space",
                 "state directory: durable write",
-                "state directory: locks"
+                "state directory: locks",
+                "state directory: file system",
+                "state directory: file events",
+                "sockets",
             ]
         );
         assert!(

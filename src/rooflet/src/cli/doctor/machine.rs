@@ -2,18 +2,18 @@
 
 use std::borrow::Cow;
 
-use rooflet_api::v1alpha1::{PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
-use rooflet_host::facts::Facts;
-use rooflet_host::{Host, Memory, MemoryLevel, Power};
+use rooflet_host::Host;
+use rooflet_host::facts::{Facts, MetalDevice};
 use rooflet_roofline::chip::{self, MatrixUnits};
 
 use super::check::Check;
+use super::memory;
 
 /// Oldest macOS that MLX supports.
 const OLDEST_MACOS: u32 = 14;
-/// Share of the memory in percent above which a GPU limit leaves too little for the system.
-const MAX_GPU_SHARE: u64 = 92;
+/// Oldest family of GPUs with products of matrices in a SIMD group, that of the M1.
+const OLDEST_APPLE_FAMILY: u32 = 7;
 
 /// Checks chip, system and memory. `has_matrix_units` is true if the engine has kernels for matrix
 /// units, and `None` for a recording.
@@ -23,31 +23,9 @@ pub(super) fn checks(host: &Host, has_matrix_units: Option<bool>) -> Vec<Check> 
     if let Some(facts) = host.facts() {
         checks.push(metal(facts, memory.total));
         checks.extend(matrix_units(host, memory.total, has_matrix_units));
-        checks.push(gpu_limit(&memory));
     }
-    checks.push(available_memory(&memory));
+    checks.extend(memory::checks(host));
     checks
-}
-
-/// Checks heat and power supply. Only Macs report them.
-pub(super) fn power_checks(host: &Host) -> Vec<Check> {
-    if host.facts().is_none() {
-        return Vec::new();
-    }
-    let power = host.power();
-    vec![
-        heat("heat", &power),
-        power_supply(&power),
-        power_mode(&power),
-        lid(host),
-    ]
-}
-
-/// Checks the heat after the measurements, which load the GPU.
-pub(super) fn heat_after_load(host: &Host) -> Option<Check> {
-    host.facts()
-        .is_some()
-        .then(|| heat("heat after load", &host.power()))
 }
 
 /// Returns `None` if the chip has no matrix units.
@@ -145,140 +123,72 @@ fn metal(facts: &dyn Facts, memory: Bytes) -> Check {
     let largest = device
         .max_buffer_length
         .map(|bytes| format!(", buffers of up to {}", Bytes(bytes)));
-    let architecture = match device.architecture.as_str() {
-        "" => String::new(),
-        architecture => format!(" ({architecture})"),
+    // MLX uses the list of all devices, too.
+    let default = match facts.has_default_metal_device() {
+        Some(false) => ", not the default device of this session",
+        Some(true) | None => "",
     };
-    Check::ok(
-        name,
-        format!(
-            "{}{architecture}: working set {bytes}{share}{}",
-            device.name,
-            largest.unwrap_or_default()
-        ),
-    )
-}
-
-fn gpu_limit(memory: &Memory) -> Check {
-    let name = "GPU memory";
-    let Some(limit) = memory.working_set else {
-        return Check::unknown(
+    let families = Families::of(device);
+    let finding = format!(
+        "{}{}: working set {bytes}{share}{}{default}",
+        device.name,
+        families.described(&device.architecture),
+        largest.unwrap_or_default()
+    );
+    match families.apple {
+        Some(family) if family < OLDEST_APPLE_FAMILY => Check::warn(
             name,
-            "the limit is not reported: rooflet uses two thirds of the memory, or three quarters on large Macs",
-        );
-    };
-    let finding = format!("up to {limit} of {}", memory.total);
-    match memory.total != Bytes::ZERO && limit.0 > memory.total.0 / 100 * MAX_GPU_SHARE {
-        true => Check::warn(
-            name,
-            format!("{finding}: too little is left for macOS and other programs"),
-            "lower the sysctl iogpu.wired_limit_mb",
+            format!("{finding}. The GPU does not report the matrix instructions that MLX uses"),
+            "run `rooflet selftest`, which shows whether models compute correctly on this GPU",
         ),
-        false => Check::ok(name, finding),
+        Some(_) | None => Check::ok(name, finding),
     }
 }
 
-fn available_memory(memory: &Memory) -> Check {
-    let name = "memory";
-    let is_reported = memory.total != Bytes::ZERO && memory.obtainable() != Bytes::ZERO;
-    let compressible = match memory.compressible {
-        Bytes::ZERO => String::new(),
-        bytes => format!(", {bytes} more by compression"),
-    };
-    let finding = match is_reported {
-        true => format!("{} of {} available{compressible}", memory.available, memory.total),
-        false => "not reported".to_owned(),
-    };
-    let remedy = "close other programs, or serve smaller models";
-    match memory.level {
-        Some(MemoryLevel::Critical) => Check::fail(
-            name,
-            format!("{finding}; the system reports critical memory pressure"),
-            remedy,
-        ),
-        Some(MemoryLevel::Low) => Check::warn(
-            name,
-            format!("{finding}; the system reports a memory warning: no model starts"),
-            remedy,
-        ),
-        Some(MemoryLevel::Normal) | None if is_reported => Check::ok(name, finding),
-        Some(MemoryLevel::Normal) | None => Check::unknown(name, finding),
-    }
+/// Newest families that a GPU supports, `None` if unknown.
+struct Families {
+    apple: Option<u32>,
+    metal: Option<u32>,
 }
 
-fn heat(name: &str, power: &Power) -> Check {
-    match power.thermal_state {
-        ThermalState::Nominal => Check::ok(name, "nominal"),
-        ThermalState::Fair => Check::ok(name, "fair: fans run faster"),
-        ThermalState::Serious | ThermalState::Critical => Check::warn(
-            name,
-            "the system reduces performance: measurements are too low, and no new model starts",
-            "let the machine cool down, and improve its ventilation",
-        ),
-        ThermalState::Unknown => Check::unknown(name, "not reported"),
+impl Families {
+    fn of(device: &MetalDevice) -> Self {
+        let newest = |kind: &str| {
+            let families = device.families.iter();
+            families
+                .filter_map(|family| family.strip_prefix(kind)?.parse().ok())
+                .max()
+        };
+        Self {
+            apple: newest("Apple"),
+            metal: newest("Metal"),
+        }
     }
-}
 
-fn power_supply(power: &Power) -> Check {
-    let name = "power supply";
-    match power.source {
-        PowerSource::Ac => Check::ok(name, "AC power"),
-        PowerSource::Ups => Check::ok(name, "uninterruptible power supply"),
-        PowerSource::Battery => Check::warn(
-            name,
-            "battery: models prefer other nodes",
-            "connect the power supply, or tolerate rooflet.dev/on-battery",
-        ),
-        PowerSource::Unknown => Check::unknown(name, "not reported"),
-    }
-}
-
-fn power_mode(power: &Power) -> Check {
-    let name = "low power mode";
-    match power.low_power_mode {
-        Some(true) => Check::warn(
-            name,
-            "on: the machine computes slower, and its measurement in normal mode does not apply",
-            "switch it off in the system settings, under Battery or Energy",
-        ),
-        Some(false) => Check::ok(name, "off"),
-        None => Check::unknown(name, "not reported"),
-    }
-}
-
-fn lid(host: &Host) -> Check {
-    let name = "lid";
-    match host.presence().lid_closed {
-        Some(true) => Check::warn(
-            name,
-            "closed, which puts the machine to sleep",
-            "open the lid, or connect an external display and power",
-        ),
-        Some(false) => Check::ok(name, "open, or closed with an external display and power"),
-        None => Check::unknown(name, "not reported"),
+    /// Returns the architecture and the families in brackets, if known.
+    fn described(&self, architecture: &str) -> String {
+        let architecture = Some(architecture.to_owned()).filter(|name| !name.is_empty());
+        let known = [
+            architecture,
+            self.apple.map(|family| format!("Apple{family}")),
+            self.metal.map(|family| format!("Metal{family}")),
+        ];
+        match known.into_iter().flatten().collect::<Vec<_>>() {
+            known if known.is_empty() => String::new(),
+            known => format!(" ({})", known.join(", ")),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::sync::Arc;
-
     use super::*;
     use crate::cli::doctor::check::Status;
+    use crate::cli::doctor::fixture::{host, recorded};
     use rooflet_host::facts::RecordedFacts;
 
-    fn recorded(name: &str) -> RecordedFacts {
-        let path = format!(
-            "{}/../host/fixtures/facts/{name}.json",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        RecordedFacts::parse(&fs::read_to_string(path).unwrap()).unwrap()
-    }
-
     fn check_of(facts: RecordedFacts, name: &str) -> Check {
-        let host = Host::Recorded(Arc::new(facts));
-        let checks = checks(&host, None).into_iter().chain(power_checks(&host));
+        let checks = checks(&host(facts), None);
         checks.into_iter().find(|check| check.name == name).unwrap()
     }
 
@@ -300,27 +210,36 @@ mod tests {
         check("m4", "operating system", Status::Ok, "macOS 26.5 (25F71)");
         check("m5-8-cores", "chip", Status::Warn, "figures of 10 GPU cores");
         check("virtual-machine", "chip", Status::Warn, "virtual machine");
-        check("virtual-machine", "Metal", Status::Ok, "Apple Paravirtual device");
+        check("virtual-machine", "Metal", Status::Warn, "matrix instructions");
+        check("m4", "Metal", Status::Ok, "(applegpu_g16g, Apple9, Metal3)");
+        check("m5", "Metal", Status::Ok, "(applegpu_g17g, Apple10, Metal4)");
+        check(
+            "m5-max",
+            "Metal",
+            Status::Ok,
+            "Apple M5 Max (applegpu_g17s): working set",
+        );
         check("rosetta-m3-max", "chip", Status::Warn, "Rosetta");
         check("m1-16gb", "operating system", Status::Fail, "MLX needs macOS 14");
-        check(
-            "m1-max-wired-limit",
-            "GPU memory",
-            Status::Ok,
-            "25.4 GiB of 32.0 GiB",
-        );
-        check("pressure-48gb", "memory", Status::Warn, "memory warning");
-        check("m2-air-docked", "lid", Status::Ok, "");
-        check("m2-air-docked", "power supply", Status::Ok, "AC power");
         check("m2-pro", "Metal", Status::Unknown, "no Metal device");
         check("m5", "matrix units", Status::Ok, "the GPU has them");
     }
 
     #[test]
+    fn device_of_a_session_without_a_default_device_is_used() {
+        let mut facts = recorded("m4");
+        facts.default_metal_device = Some(false);
+        let check = check_of(facts, "Metal");
+        assert!(
+            check.status == Status::Ok && check.finding.contains("not the default device"),
+            "{check:?}"
+        );
+    }
+
+    #[test]
     fn matrix_units_depend_on_the_build() {
         let status = |machine, is_built| {
-            let host = Host::Recorded(Arc::new(recorded(machine)));
-            let checks = checks(&host, is_built);
+            let checks = checks(&host(recorded(machine)), is_built);
             checks
                 .into_iter()
                 .find(|check| check.name == "matrix units")
@@ -329,30 +248,5 @@ mod tests {
         assert_eq!(status("m5-max", Some(true)), Some(Status::Ok));
         assert_eq!(status("m5-max", Some(false)), Some(Status::Warn));
         assert_eq!(status("m4", Some(false)), None, "the chip has none");
-    }
-
-    #[test]
-    fn a_limit_that_leaves_too_little_is_found() {
-        let mut facts = recorded("m1-max-wired-limit");
-        let raised = serde_json::from_str(r#"{"iogpu.wired_limit_mb": 31744}"#);
-        let raised: std::collections::BTreeMap<_, _> = raised.unwrap();
-        facts.sysctl.extend(raised);
-        assert_eq!(check_of(facts, "GPU memory").status, Status::Warn);
-    }
-
-    #[test]
-    fn a_laptop_on_battery_in_low_power_mode_gets_warnings() {
-        let facts = RecordedFacts::parse(
-            r#"{"powerSource": "Battery Power", "processInfo": {"thermalState": 0, "lowPowerMode": true},
-                "notify": {"com.apple.system.thermalpressurelevel": 2}}"#,
-        );
-        let facts = facts.unwrap();
-        for name in ["power supply", "low power mode", "heat"] {
-            let found = check_of(facts.clone(), name);
-            assert!(
-                found.status == Status::Warn && found.remedy.is_some(),
-                "{found:?}"
-            );
-        }
     }
 }

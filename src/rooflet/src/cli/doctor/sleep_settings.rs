@@ -1,5 +1,7 @@
 //! Checks of the energy settings of a Mac, as `pmset -g` prints them.
 
+use std::collections::BTreeSet;
+
 use super::check::Check;
 use super::system_command;
 use rooflet_api::v1alpha1::PowerSource;
@@ -29,19 +31,40 @@ fn value(settings: &str, name: &str) -> Option<u32> {
     values.next()
 }
 
+/// Returns the programs that prevent sleep now: the names in brackets after the value of `sleep`. The
+/// report contains no names of other programs.
+fn prevented_by(settings: &str) -> Option<String> {
+    let mut lines = settings.lines().map(str::trim);
+    let line = lines.find(|line| line.split_whitespace().next() == Some("sleep"))?;
+    let (_, names) = line.split_once("(sleep prevented by ")?;
+    let names: BTreeSet<&str> = names.trim_end_matches(')').split(", ").collect();
+    let others = names.iter().filter(|name| **name != "caffeinate").count();
+    let own = names.contains("caffeinate").then(|| "`caffeinate`".to_owned());
+    let others = match others {
+        0 => None,
+        1 => Some("1 other program".to_owned()),
+        count => Some(format!("{count} other programs")),
+    };
+    let all: Vec<_> = own.into_iter().chain(others).collect();
+    Some(format!("; now prevented by {}", all.join(" and ")))
+}
+
 fn idle_sleep(settings: &str, source: PowerSource) -> Check {
     let name = "sleep";
+    let prevented = prevented_by(settings).unwrap_or_default();
     match (value(settings, "sleep"), source) {
         (None, _) => Check::unknown(name, "pmset did not report when the machine sleeps"),
-        (Some(0), _) => Check::ok(name, "never"),
+        (Some(0), _) => Check::ok(name, format!("never{prevented}")),
         (Some(minutes), PowerSource::Battery) => Check::warn(
             name,
-            format!("after {minutes} min without use: on battery, the node then leaves the fleet"),
+            format!("after {minutes} min without use: on battery, the node then leaves the fleet{prevented}"),
             "connect the power supply: a running agent or server then prevents sleep",
         ),
         (Some(minutes), PowerSource::Ac | PowerSource::Ups | PowerSource::Unknown) => Check::ok(
             name,
-            format!("after {minutes} min without use, and not while an agent or server runs on AC power"),
+            format!(
+                "after {minutes} min without use, and not while an agent or server runs on AC power{prevented}"
+            ),
         ),
     }
 }
@@ -93,13 +116,33 @@ mod tests {
         assert_eq!(value(DESKTOP, "lidwake"), None);
     }
 
+    /// Lines of public reports.
+    #[test]
+    fn programs_that_prevent_sleep_are_counted() {
+        let prevented = |line: &str| prevented_by(line).unwrap_or_default();
+        assert_eq!(
+            prevented(
+                " sleep                1 (sleep prevented by caffeinate, caffeinate, coreaudiod, powerd)"
+            ),
+            "; now prevented by `caffeinate` and 2 other programs"
+        );
+        assert_eq!(
+            prevented(" sleep\t\t0 (sleep prevented by caffeinate)"),
+            "; now prevented by `caffeinate`"
+        );
+        assert_eq!(
+            prevented(" displaysleep  10 (display sleep prevented by Tally)\n sleep 1\n"),
+            ""
+        );
+    }
+
     #[test]
     fn sleep_and_power_failures_are_judged() {
         check(
             Some(DESKTOP),
             PowerSource::Ac,
             &[
-                ("sleep", Status::Ok, "after 1 min"),
+                ("sleep", Status::Ok, "; now prevented by 2 other programs"),
                 ("power failure", Status::Warn, "stays off"),
             ],
         );
