@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use tracing::info;
+use uuid::Uuid;
 
 use super::data_dir;
 use super::listeners::{self, BindError};
@@ -172,7 +173,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     let client = client::connect(&api_server, &clock).await?;
     if has(Role::Controller) {
         let config = ControllerConfig {
-            identity: identity(&config),
+            identity: identity(&Host::Native.identity().hostname, &config.roles, &config.data_dir),
             reserve_node_failures: config.reserve_node_failures,
             hub: config.hub.clone(),
         };
@@ -190,14 +191,15 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
 }
 
 /// Returns the identity of the controller in the leader election.
-fn identity(config: &ServerConfig) -> String {
-    let hostname = Host::Native.identity().hostname;
-    if config.roles.contains(&Role::Apiserver) {
+fn identity(hostname: &str, roles: &[Role], data_dir: &Utf8Path) -> String {
+    if roles.contains(&Role::Apiserver) {
         // A data directory has one server at a time, so a restarted server may take over leadership
         // immediately.
-        format!("{hostname}_{}", config.data_dir)
+        format!("{hostname}_{data_dir}")
     } else {
-        format!("{hostname}_{}", std::process::id())
+        // Pods that share the network of their node have the same host name and may have the same
+        // process id.
+        format!("{hostname}_{}", Uuid::new_v4())
     }
 }
 
@@ -314,6 +316,16 @@ pub(crate) async fn wait(tasks: &Tasks) -> Result<(), TasksError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_server_with_its_data_directory_keeps_its_identity() {
+        let of = |roles: &[Role], data_dir: &str| identity("mini", roles, data_dir.into());
+        let server = [Role::Apiserver, Role::Controller];
+        assert_eq!(of(&server, "/a"), of(&server, "/a"));
+        assert_ne!(of(&server, "/a"), of(&server, "/b"));
+        let pod = [Role::Controller];
+        assert_ne!(of(&pod, "/a"), of(&pod, "/a"));
+    }
 
     #[test]
     fn unspecified_listen_address_adds_all_names_of_the_machine() {
