@@ -18,6 +18,7 @@ mod faults;
 mod gateway;
 mod harness;
 mod join;
+mod kubernetes;
 mod kv_cache;
 mod lifecycle;
 mod manifest_dir;

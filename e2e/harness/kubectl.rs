@@ -34,7 +34,7 @@ impl Output {
 
 /// kubectl and its kubeconfig.
 pub(crate) struct Kubectl {
-    program: String,
+    program: PathBuf,
     kubeconfig: PathBuf,
     home: PathBuf,
 }
@@ -52,11 +52,16 @@ impl Kubectl {
             not_run("kubectl on PATH or in $KUBECTL");
             return None;
         }
-        Some(Self {
-            program,
+        Some(Self::of(Path::new(&program), kubeconfig, home))
+    }
+
+    /// Uses the kubectl `program`.
+    pub(crate) fn of(program: &Path, kubeconfig: &Path, home: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
             kubeconfig: kubeconfig.to_owned(),
             home: home.to_owned(),
-        })
+        }
     }
 
     /// Runs `kubectl WORDS`, split at spaces.
@@ -66,11 +71,9 @@ impl Kubectl {
 
     /// Runs `kubectl ARGS` with `stdin`.
     pub(crate) fn run_with(&self, args: &[&str], stdin: &str) -> Output {
-        let mut child = Command::new(&self.program)
+        let mut child = self
+            .command()
             .args(args)
-            .env("KUBECONFIG", &self.kubeconfig)
-            // The discovery cache is in the home directory. Tests must not share it.
-            .env("HOME", &self.home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -83,6 +86,15 @@ impl Kubectl {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
+    }
+
+    /// Returns a command without arguments.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("KUBECONFIG", &self.kubeconfig);
+        // The discovery cache is in the home directory. Tests must not share it.
+        command.env("HOME", &self.home);
+        command
     }
 
     /// Runs `kubectl apply -f -`.

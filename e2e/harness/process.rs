@@ -52,7 +52,8 @@ impl Process {
         )
     }
 
-    pub(super) fn run(command: &mut Command, log: &Path) -> Self {
+    /// Starts any command with its output in `log`.
+    pub(crate) fn run(command: &mut Command, log: &Path) -> Self {
         let file = File::options()
             .create(true)
             .append(true)

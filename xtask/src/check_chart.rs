@@ -1,13 +1,18 @@
 //! Checks of the chart with Helm, without a cluster: lint, rejected values, rendered variants, and
 //! the plain manifests.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::{
     console::{self, Outcome},
     generate::chart,
+    test_kubernetes,
 };
 
 /// Wrong value, and the text that the error must contain.
@@ -40,10 +45,15 @@ const KINDS: [&str; 15] = [
 ];
 
 pub(crate) fn run() -> Result<Outcome> {
-    if !console::is_installed("helm") {
-        return Ok(Outcome::Skipped("Helm is not installed".into()));
-    }
-    console::output(helm_command(&["lint", "--strict", chart::CHART]).current_dir(console::root()))?;
+    let Some(helm) = test_kubernetes::find_helm()? else {
+        return Ok(Outcome::Skipped(
+            "Helm is not installed, and `cargo xtask test-kubernetes` has not built it".into(),
+        ));
+    };
+    let mut lint = Command::new(&helm);
+    lint.args(["lint", "--strict", chart::CHART]);
+    console::output(lint.current_dir(console::root()))?;
+    let template = |args: &[&str]| template(&helm, args);
     for (value, expect) in REJECTED {
         let set = format!("--set={value}");
         let rejected = template(&[&set]).err().map(|error| format!("{error:#}"));
@@ -67,7 +77,7 @@ pub(crate) fn run() -> Result<Outcome> {
         count(&definitions),
         count(&expected)
     );
-    chart::plain_manifests()?.check()?;
+    chart::plain_manifests(&helm)?.check()?;
     Ok(Outcome::Passed)
 }
 
@@ -76,16 +86,11 @@ fn values_of_all_objects() -> PathBuf {
     console::root().join("charts/testdata/all.yaml")
 }
 
-fn helm_command(args: &[&str]) -> Command {
-    let mut command = Command::new("helm");
-    command.args(args);
+fn template(helm: &Path, args: &[&str]) -> Result<String> {
+    let mut command = Command::new(helm);
     command
-}
-
-fn template(args: &[&str]) -> Result<String> {
-    let mut command = helm_command(&["template", "rooflet", chart::CHART]);
-    command
-        .args(["--namespace=rooflet-system", chart::KUBE_VERSION])
+        .args(["template", "rooflet", chart::CHART, "--namespace=rooflet-system"])
+        .arg(chart::KUBE_VERSION)
         .args(args);
     console::output(command.current_dir(console::root()))
 }

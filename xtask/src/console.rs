@@ -5,7 +5,8 @@ use std::{
     ffi::OsStr,
     io::ErrorKind,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -14,6 +15,9 @@ use anyhow::{Context, Result, bail};
 /// Maximum number of lines of a failed command's output in an error. Compilers print the first
 /// cause at the top.
 const FAILURE_LINES_MAX: usize = 60;
+
+/// Interval of the checks whether a command with a time limit has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the repository root.
 pub(crate) fn root() -> PathBuf {
@@ -68,6 +72,33 @@ pub(crate) fn run(command: &mut Command) -> Result<Outcome> {
     } else {
         Outcome::Failed(status.to_string())
     })
+}
+
+/// Runs the command with inherited output, at most for `limit`. Returns `None` if the limit ends the
+/// command.
+pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<Option<ExitStatus>> {
+    let name = display(command);
+    println!("{name}");
+    let since = Stopwatch::start();
+    let mut child = command
+        .stdin(Stdio::null())
+        .spawn()
+        .with_context(|| format!("running `{name}`"))?;
+    loop {
+        let status = child
+            .try_wait()
+            .with_context(|| format!("waiting for `{name}`"))?;
+        if status.is_some() {
+            return Ok(status);
+        }
+        if since.elapsed() >= limit {
+            // If the command ended meanwhile, there is nothing to kill.
+            drop(child.kill());
+            child.wait().with_context(|| format!("waiting for `{name}`"))?;
+            return Ok(None);
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
 }
 
 /// Returns true if `program` is on the PATH.
@@ -141,5 +172,20 @@ impl Progress {
             self.since.elapsed().as_secs_f64(),
             line.as_ref()
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_ends_at_its_limit() {
+        let run = |script: &str, limit| {
+            run_within(Command::new("sh").args(["-c", script]), limit).expect("sh starts")
+        };
+        let long = Duration::from_secs(60);
+        assert_eq!(run("exit 3", long).and_then(|status| status.code()), Some(3));
+        assert_eq!(run("exec sleep 60", Duration::ZERO), None);
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use crate::console;
+use crate::{console, test_kubernetes};
 
 /// Updates manifests/, the chart's generated files, docs/reference and the models of the self test.
 /// Tests fail if one of these files is stale.
@@ -18,10 +18,9 @@ pub(crate) fn run() -> Result<()> {
     for file in chart::files(&definitions)? {
         file.write()?;
     }
-    if console::is_installed("helm") {
-        chart::plain_manifests()?.write()?;
-    } else {
-        println!("manifests/rooflet.yaml is unchanged, because Helm is not installed");
+    match test_kubernetes::find_helm()? {
+        Some(helm) => chart::plain_manifests(&helm)?.write()?,
+        None => println!("manifests/rooflet.yaml is unchanged, because Helm is not installed"),
     }
     write_archive()?;
     println!("manifests, charts/rooflet, docs/reference and the models of the self test are up to date");

@@ -15,6 +15,7 @@ mod simulate;
 mod soak;
 mod structure;
 mod test;
+mod test_kubernetes;
 mod up;
 
 use std::{env, process::ExitCode};
@@ -30,6 +31,7 @@ usage: cargo xtask VERB
   up [--release] [ARG]  run setup, build, and `rooflet up` with the example model and one question;
                         --exit stops after the answer. ARGs are passed to `rooflet up`
   test [--only NAME]... run all checks, or only the named checks
+  test-kubernetes       run the tests on a real kube-apiserver; the first run builds it with Go (10 minutes)
   chaos [--seeds N] [--from SEED]
                         kill random processes in the e2e test, with N seeds (20) starting at SEED (1)
   chaos --minutes N     apply all faults for N minutes while clients stream answers
@@ -63,6 +65,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["fit-roofline"] => fit_roofline::run().map(|()| ExitCode::SUCCESS),
         ["up", args @ ..] => match up::run(args)? {},
         ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
+        ["test-kubernetes"] => test_kubernetes::run().map(|outcome| report(&outcome)),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, setup, structure,
+    faults, setup, structure, test_kubernetes,
 };
 
 struct Check {
@@ -63,6 +63,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "e2e",
         run: e2e,
+    },
+    Check {
+        name: "kubernetes",
+        run: test_kubernetes::check,
     },
     Check {
         name: "faults",
@@ -127,7 +131,7 @@ fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
         Outcome::Skipped(reason) => ("skipped", reason.as_str()),
         Outcome::Failed(reason) => ("FAILED", reason.as_str()),
     };
-    format!("{name:<9} {word:<8} {:>6.1}s  {detail}", elapsed.as_secs_f64())
+    format!("{name:<10} {word:<8} {:>6.1}s  {detail}", elapsed.as_secs_f64())
         .trim_end()
         .to_owned()
 }
@@ -263,11 +267,11 @@ mod tests {
         let skipped = Outcome::Skipped("no target".into());
         assert_eq!(
             line("macos", &skipped, Duration::from_millis(1250)),
-            "macos     skipped     1.2s  no target"
+            "macos      skipped     1.2s  no target"
         );
         assert_eq!(
             line("fmt", &Outcome::Passed, Duration::ZERO),
-            "fmt       ok          0.0s"
+            "fmt        ok          0.0s"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Generated parts of the chart: the templates of the CustomResourceDefinitions, the table of
 //! values in its README, and the plain manifests without Helm.
 
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
 
@@ -36,8 +36,8 @@ pub(super) fn files(definitions: &str) -> Result<Vec<GeneratedFile>> {
 }
 
 /// Renders the chart without its definitions, for users without Helm.
-pub(crate) fn plain_manifests() -> Result<GeneratedFile> {
-    let mut command = Command::new("helm");
+pub(crate) fn plain_manifests(helm: &Path) -> Result<GeneratedFile> {
+    let mut command = Command::new(helm);
     command.args(["template", "rooflet", CHART, "--namespace=rooflet-system"]);
     command.args(["--set=crds.install=false", KUBE_VERSION]);
     let rendered = console::output(command.current_dir(console::root()))?;

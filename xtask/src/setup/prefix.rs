@@ -1,4 +1,4 @@
-//! Directory in the user's cache with a prepared MLX, or with libclang.
+//! Directory in the user's cache with a prepared MLX, with libclang, or with Kubernetes.
 
 use std::{
     env,
@@ -36,34 +36,66 @@ impl Prefix {
         })
     }
 
+    /// Returns the directory `NAME-HASH`. The hash is that of `recipe`: everything from which the
+    /// content is built.
+    pub(crate) fn locate_by_recipe(name: &str, recipe: &[&str]) -> Result<Self> {
+        let hash = hash(recipe.iter().copied());
+        Ok(Self {
+            dir: cache_dir()?.join(format!("{name}-{hash:016x}")),
+        })
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Returns true if the prefix is complete. An incomplete prefix has another name.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.dir.is_dir()
     }
 
     /// Builds the prefix with `build`. If several checkouts call this at the same time, only one of
     /// them builds.
     pub(super) fn build(&self, progress: &Progress, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.complete(progress, |partial| {
+            if partial.exists() {
+                fs::remove_dir_all(partial).with_context(|| format!("removing {}", partial.display()))?;
+            }
+            fs::create_dir(partial).with_context(|| format!("creating {}", partial.display()))?;
+            build(partial)?;
+            Ok(true)
+        })?;
+        Ok(())
+    }
+
+    /// Like [`Self::build`], but keeps the files of an incomplete build for the next call. `build`
+    /// returns whether the directory is complete. Every file in it must be complete at any time.
+    pub(crate) fn resume(
+        &self,
+        progress: &Progress,
+        build: impl FnOnce(&Path) -> Result<bool>,
+    ) -> Result<bool> {
+        self.complete(progress, |partial| {
+            fs::create_dir_all(partial).with_context(|| format!("creating {}", partial.display()))?;
+            build(partial)
+        })
+    }
+
+    fn complete(&self, progress: &Progress, build: impl FnOnce(&Path) -> Result<bool>) -> Result<bool> {
         let cache = self.dir.parent().expect("the prefix is in the cache directory");
         fs::create_dir_all(cache).with_context(|| format!("creating {}", cache.display()))?;
         let _lock = lock(progress, &self.dir.with_added_extension("lock"))?;
         if self.is_ready() {
             progress.print("another checkout has prepared the directory");
-            return Ok(());
+            return Ok(true);
         }
         let partial = self.dir.with_added_extension("partial");
-        if partial.exists() {
-            fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
+        if !build(&partial)? {
+            return Ok(false);
         }
-        fs::create_dir(&partial).with_context(|| format!("creating {}", partial.display()))?;
-        build(&partial)?;
         fs::rename(&partial, &self.dir).with_context(|| format!("creating {}", self.dir.display()))?;
         progress.print(format!("prepared {}", self.dir.display()));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -106,6 +138,10 @@ fn recipe_hash() -> u64 {
         .chain(wheels::recipe())
         .chain(mlx_c::recipe())
         .chain(bindings::recipe());
+    hash(parts)
+}
+
+fn hash<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
     fnv1a(parts.flat_map(|part| part.bytes().chain([0])))
 }
 
@@ -152,6 +188,34 @@ mod tests {
         prefix
             .build(&progress, |_| panic!("the prefix is ready already"))
             .expect("nothing to build");
+        fs::remove_dir_all(cache).expect("the directory exists");
+    }
+
+    #[test]
+    fn resumed_build_keeps_the_files_of_incomplete_builds() {
+        let cache = env::temp_dir().join(format!("rooflet-xtask-resume-{}", std::process::id()));
+        let prefix = Prefix {
+            dir: cache.join("kubernetes"),
+        };
+        let progress = Progress::new("test");
+        let failed = prefix.resume(&progress, |dir| {
+            fs::write(dir.join("etcd"), "")?;
+            anyhow::bail!("interrupted")
+        });
+        assert!(failed.is_err() && !prefix.is_ready());
+        let stopped = prefix.resume(&progress, |dir| {
+            fs::write(dir.join("kubectl"), "")?;
+            Ok(false)
+        });
+        assert!(!stopped.expect("stopped early") && !prefix.is_ready());
+        let complete = prefix.resume(&progress, |dir| {
+            fs::write(dir.join("helm"), "")?;
+            Ok(true)
+        });
+        assert!(complete.expect("builds"));
+        for name in ["etcd", "kubectl", "helm"] {
+            assert!(prefix.dir().join(name).exists(), "{name}");
+        }
         fs::remove_dir_all(cache).expect("the directory exists");
     }
 }

@@ -1,0 +1,9 @@
+//! The chart and the control plane on a real kube-apiserver, with kube-controller-manager and Helm.
+//!
+//! The tests start the commands of the rendered Deployments as processes, because there is no
+//! kubelet. `cargo xtask test-kubernetes` provides the binaries.
+
+mod chart;
+mod cluster;
+mod control_plane;
+mod story;
