@@ -21,7 +21,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use self::krate::Crate;
+use self::krate::{Crate, Source};
 use crate::console::{self, Outcome};
 
 /// Maximum number of lines of Rust in a crate, including tests.
@@ -43,6 +43,7 @@ pub(crate) fn run() -> Result<Outcome> {
     let listed = fs::read_to_string(root.join(reasons::FILE)).context("reading the list of reasons")?;
     faults.extend(reasons::faults(&listed, &crates));
     let users = Crate::sources(&root.join("e2e"))?;
+    faults.extend(folder_faults(&users));
     faults.extend(surface::faults(&crates, &users));
     for fault in &faults {
         println!("{fault}");
@@ -62,8 +63,15 @@ fn sizes(krate: &Crate) -> Vec<String> {
             krate.name
         ));
     }
+    faults.extend(folder_faults(&krate.files));
+    faults
+}
+
+/// Returns the folders with too many files, and the modules of another style.
+fn folder_faults(files: &[Source]) -> Vec<String> {
+    let mut faults = Vec::new();
     let mut folders = std::collections::BTreeMap::<&Path, usize>::new();
-    for file in &krate.files {
+    for file in files {
         *folders
             .entry(file.path.parent().expect("the path of a file has a parent"))
             .or_default() += 1;

@@ -15,6 +15,7 @@ mod validate;
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use serde_json::Value;
 
 use self::parameter_vector::ParameterVector;
@@ -38,9 +39,9 @@ pub struct Fitted {
 
 /// Fits the constants to a table of measurements, and validates them by holding out chips, models,
 /// releases and tiers.
-pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted, String> {
-    let shapes = ShapeFile::parse(shapes).map_err(|err| err.to_string())?;
-    let priors: Value = serde_json::from_str(prior).map_err(|err| err.to_string())?;
+pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
+    let shapes = ShapeFile::parse(shapes)?;
+    let priors: Value = serde_json::from_str(prior)?;
     let rows = rows::parse(table, &shapes)?;
     let all: Vec<&Measurement> = rows.iter().collect();
     let start = constants(&all, &priors, None);

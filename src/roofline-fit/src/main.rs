@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::{env, fs};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use camino::{Utf8Path, Utf8PathBuf};
 
 const REPORT_FROM: &str = "<!-- from here written by `cargo xtask fit-roofline` -->";
@@ -30,8 +30,7 @@ fn run() -> Result<()> {
         &input("roofline-fit/src/measurements.csv")?,
         &input("model/src/shapes.json")?,
         &input("roofline-fit/src/prior.json")?,
-    )
-    .map_err(|err| anyhow!(err))?;
+    )?;
 
     write(
         &root.join("src/roofline/src/predict/parameters.json"),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context, Result};
+
 use rooflet_model::shapes::ShapeFile;
 use rooflet_roofline::cases::{Case, CaseError, ReportedRate, Row, decimal, optional};
 use rooflet_roofline::chip::ChipVariant;
@@ -107,19 +109,19 @@ impl Measurement {
 }
 
 /// Parses the table. Rows of builds with a known bug are excluded.
-pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>, String> {
+pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>> {
     let mut reader = csv::Reader::from_reader(table.as_bytes());
-    let columns = reader.headers().map_err(|err| err.to_string())?.clone();
+    let columns = reader.headers()?.clone();
     let mut rows = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(|err| err.to_string())?;
+        let record = record?;
         let row: Row = columns
             .iter()
             .zip(&record)
             .map(|(column, value)| (column.to_owned(), value.to_owned()))
             .collect();
         let measurement =
-            Measurement::parse(&row, shapes).map_err(|err| format!("row {}: {err}", rows.len() + 1))?;
+            Measurement::parse(&row, shapes).with_context(|| format!("row {}", rows.len() + 1))?;
         if !measurement.program.contains("bug") {
             rows.push(measurement);
         }

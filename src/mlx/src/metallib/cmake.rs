@@ -1,8 +1,9 @@
 //! Facts about MLX's build, from the files that CMake wrote. The build script uses this file on a
 //! Mac; elsewhere, only tests use it.
 
+use std::fmt;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::fingerprint::Fingerprint;
@@ -23,6 +24,26 @@ pub(super) struct MetalBuild {
     pub(super) fingerprint: Fingerprint,
 }
 
+/// Error of [`MetalBuild::read`].
+#[derive(Debug)]
+pub(super) enum MetalBuildError {
+    Read(PathBuf, io::Error),
+    OtherMacos { built: String, requested: String },
+}
+
+impl fmt::Display for MetalBuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(path, err) => write!(f, "reading {}: {err}", path.display()),
+            Self::OtherMacos { built, requested } => write!(
+                f,
+                "MLX was built for macOS {built}, and this build is for macOS {requested}: \
+                 run `cargo clean -p mlx-sys`, with `--release` for a release build"
+            ),
+        }
+    }
+}
+
 /// Returns CMake's directory. mlx-sys publishes a list of directories with headers, the first of
 /// which is `DIRECTORY/_deps/mlx-src`.
 pub(super) fn directory(include: &Path) -> Option<&Path> {
@@ -33,22 +54,25 @@ pub(super) fn directory(include: &Path) -> Option<&Path> {
 impl MetalBuild {
     /// Reads the build in CMake's directory. `requested` is the oldest macOS that the binary is
     /// built for.
-    pub(super) fn read(directory: &Path, requested: Option<&str>) -> Result<Self, String> {
+    pub(super) fn read(directory: &Path, requested: Option<&str>) -> Result<Self, MetalBuildError> {
         let path = directory.join("CMakeCache.txt");
-        let cache = fs::read_to_string(&path).map_err(|err| format!("reading {}: {err}", path.display()))?;
+        let cache = match fs::read_to_string(&path) {
+            Ok(cache) => cache,
+            Err(err) => return Err(MetalBuildError::Read(path, err)),
+        };
         let macos = entry(&cache, "CMAKE_OSX_DEPLOYMENT_TARGET").unwrap_or_default();
         if let Some(requested) = requested
             && requested != macos
         {
-            return Err(format!(
-                "MLX was built for macOS {macos}, and this build is for macOS {requested}: \
-                 run `cargo clean -p mlx-sys`, with `--release` for a release build"
-            ));
+            return Err(MetalBuildError::OtherMacos {
+                built: macos.to_owned(),
+                requested: requested.to_owned(),
+            });
         }
         // The installation directory has a copy that belongs to this build. The file at
         // MLX_RS_METAL_PATH may belong to a later build.
         let metallib = directory.join("lib/mlx.metallib");
-        let read = |err| format!("reading {}: {err}", metallib.display());
+        let read = |err| MetalBuildError::Read(metallib.clone(), err);
         Ok(Self {
             macos: macos.to_owned(),
             is_optimized: entry(&cache, "CMAKE_BUILD_TYPE") == Some("Release"),
@@ -68,7 +92,7 @@ fn entry<'a>(cache: &'a str, name: &str) -> Option<&'a str> {
     values.next().filter(|value| !value.is_empty())
 }
 
-fn has_matrix_units(metallib: &Path) -> std::io::Result<bool> {
+fn has_matrix_units(metallib: &Path) -> io::Result<bool> {
     let mut names = Vec::new();
     File::open(metallib)?.take(NAMES).read_to_end(&mut names)?;
     let size = MATRIX_UNIT_KERNEL.len();
@@ -96,7 +120,8 @@ mod tests {
     }
 
     fn read(build: &TempDir, requested: Option<&str>) -> Result<MetalBuild, String> {
-        MetalBuild::read(build.path().as_std_path(), requested)
+        let build = MetalBuild::read(build.path().as_std_path(), requested);
+        build.map_err(|err| err.to_string())
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use super::check::Check;
-use rooflet_base::error::Chain;
 use rooflet_base::task::Tasks;
 use rooflet_process::logs::Log;
 use rooflet_process::{Command, Exit, Process, ProcessId, spawn};
@@ -36,13 +36,13 @@ pub(super) async fn check() -> Check {
         Ok(()) => Check::ok(name, "started, found again by their start time, stopped, killed"),
         Err(problem) => Check::fail(
             name,
-            problem,
+            format!("{problem:#}"),
             "report it with `rooflet doctor --save FILE`: an agent could not manage its workers",
         ),
     }
 }
 
-async fn exercise(log: &Utf8Path) -> Result<(), String> {
+async fn exercise(log: &Utf8Path) -> Result<()> {
     let tasks = Tasks::new();
     let child = start(&tasks, log, "exec sleep 60")?;
     let stopped = adopt_and_stop(&tasks, &child).await;
@@ -56,42 +56,40 @@ async fn exercise(log: &Utf8Path) -> Result<(), String> {
     ready?;
     match exit {
         Ok(Exit::Signal(9)) => Ok(()),
-        Ok(exit) => Err(format!(
-            "a process that ignores SIGTERM ended with {exit} instead of SIGKILL"
-        )),
-        Err(err) => Err(format!("{}", Chain(&err))),
+        Ok(exit) => bail!("a process that ignores SIGTERM ended with {exit} instead of SIGKILL"),
+        Err(err) => Err(err.into()),
     }
 }
 
-fn start(tasks: &Tasks, log: &Utf8Path, script: &str) -> Result<Process, String> {
+fn start(tasks: &Tasks, log: &Utf8Path, script: &str) -> Result<Process> {
     let command = Command {
         program: "/bin/sh".into(),
         arguments: ["-c", script].map(str::to_owned).to_vec(),
         log: Log::new(log.to_owned()),
     };
     // The error names the path of the log, which the report must not contain.
-    spawn(tasks, &command).map_err(|err| format!("a process did not start: {}", err.reason()))
+    spawn(tasks, &command).map_err(|err| anyhow!("a process did not start: {}", err.reason()))
 }
 
 /// Adopts a process as an agent does after its restart, and stops it.
-async fn adopt_and_stop(tasks: &Tasks, child: &Process) -> Result<(), String> {
-    let id = child.id().ok_or("the start time of a process cannot be read")?;
+async fn adopt_and_stop(tasks: &Tasks, child: &Process) -> Result<()> {
+    let id = child.id().context("the start time of a process cannot be read")?;
     let pid = id.pid().cast_unsigned();
     tokio::time::sleep(STABLE_FOR).await;
     if ProcessId::of(pid).as_ref() != Some(id) {
-        return Err("the start time of a process changes while it runs".to_owned());
+        bail!("the start time of a process changes while it runs");
     }
-    let adopted = Process::adopt(tasks, id.clone()).ok_or("a running process was not found again")?;
-    let stopped = adopted.stop(GRACE).await;
-    stopped.map_err(|err| format!("{}", Chain(&err)))?;
+    let adopted = Process::adopt(tasks, id.clone()).context("a running process was not found again")?;
+    adopted.stop(GRACE).await?;
     let exit = child.wait().await;
-    if exit == Exit::Signal(15) {
-        return Ok(());
-    }
-    Err(format!("a process ended with {exit} instead of SIGTERM"))
+    ensure!(
+        exit == Exit::Signal(15),
+        "a process ended with {exit} instead of SIGTERM"
+    );
+    Ok(())
 }
 
-async fn has_started(log: &Utf8Path) -> Result<(), String> {
+async fn has_started(log: &Utf8Path) -> Result<()> {
     let is_ready = async {
         while !std::fs::read_to_string(log).is_ok_and(|text| text.contains("ready")) {
             tokio::time::sleep(POLL).await;
@@ -99,7 +97,7 @@ async fn has_started(log: &Utf8Path) -> Result<(), String> {
     };
     tokio::time::timeout(START, is_ready)
         .await
-        .map_err(|_| "a shell wrote nothing to its log".to_owned())
+        .context("a shell wrote nothing to its log")
 }
 
 #[cfg(test)]
@@ -116,6 +114,6 @@ mod tests {
     #[tokio::test]
     async fn process_that_does_not_start_is_reported_without_its_log_path() {
         let problem = exercise(Utf8Path::new("/does/not/exist/log")).await.unwrap_err();
-        assert_eq!(problem, "a process did not start: LogUnwritable");
+        assert_eq!(problem.to_string(), "a process did not start: LogUnwritable");
     }
 }

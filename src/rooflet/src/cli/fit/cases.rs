@@ -104,21 +104,27 @@ impl Predicted {
     }
 }
 
-/// Cells of [`ADDED`] with remarks, or the reason why there is no prediction.
+/// Error that prevents the prediction of a row.
+#[derive(Debug, thiserror::Error)]
+enum RowError {
+    /// Number of cells of the row and of line 1.
+    #[error("the row has {0} cells but line 1 has {1}: quote cells that contain commas")]
+    Cells(usize, usize),
+    #[error(transparent)]
+    Case(#[from] CaseError),
+}
+
+/// Returns the cells of [`ADDED`] with remarks.
 fn predicted(
     names: &[String],
     record: &ByteRecord,
     shapes: &ShapeFile,
-) -> Result<([String; ADDED.len()], Vec<String>), String> {
+) -> Result<([String; ADDED.len()], Vec<String>), RowError> {
     if record.len() != names.len() {
-        return Err(format!(
-            "the row has {} cells but line 1 has {}: quote cells that contain commas",
-            record.len(),
-            names.len()
-        ));
+        return Err(RowError::Cells(record.len(), names.len()));
     }
     let row: Row = names.iter().cloned().zip(record.iter().map(text)).collect();
-    let case = Case::parse(&row, shapes).map_err(|err: CaseError| err.to_string())?;
+    let case = Case::parse(&row, shapes)?;
     let parameters = Parameters::built_in();
     let prediction = case.predict(parameters);
     let rate = case.reported_rate(&prediction, parameters);

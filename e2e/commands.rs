@@ -1,0 +1,9 @@
+//! Tests of commands: their output, and the files and examples that they read.
+
+mod doctor;
+mod examples;
+mod measure;
+mod output;
+mod plan;
+mod selftest;
+mod simulate;

@@ -1,0 +1,11 @@
+//! Tests of the nodes of a fleet: joining, draining, failure and the placement of their replicas.
+
+mod control_plane_outage;
+mod drain;
+mod join;
+mod manifest_dir;
+mod node_loss;
+mod preemption;
+mod rebalance;
+mod silent_node;
+mod version_skew;
