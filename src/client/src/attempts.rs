@@ -70,8 +70,12 @@ impl Attempts {
     }
 
     fn is_to_log(&mut self, err: &ApiError) -> bool {
-        // Conflicts are the expected result of a concurrent write.
-        if matches!(err, ApiError::Conflict(_) | ApiError::AlreadyExists(_)) {
+        // Conflicts are the expected result of a concurrent write. After a compaction or a restart of the
+        // API server, a watch cannot continue (410), and lists all objects again.
+        if matches!(
+            err,
+            ApiError::Conflict(_) | ApiError::AlreadyExists(_) | ApiError::Server { code: 410, .. }
+        ) {
             return false;
         }
         if self.logged.replace(err.reason()) != Some(err.reason()) {
@@ -91,8 +95,13 @@ mod tests {
         let unreachable = ApiError::Unreachable("no route".to_owned());
         let forbidden = ApiError::Forbidden("denied".to_owned());
         let conflict = ApiError::Conflict("newer".to_owned());
+        let expired = ApiError::Server {
+            code: 410,
+            message: "too old resource version".to_owned(),
+        };
         let logged = [
             &conflict,
+            &expired,
             &unreachable,
             &unreachable,
             &conflict,
@@ -102,7 +111,10 @@ mod tests {
             &unreachable,
         ]
         .map(|err| attempts.is_to_log(err));
-        assert_eq!(logged, [false, true, false, false, false, true, false, true]);
+        assert_eq!(
+            logged,
+            [false, false, true, false, false, false, true, false, true]
+        );
         attempts.succeeded();
         assert!(attempts.is_to_log(&unreachable));
     }
