@@ -1,7 +1,7 @@
 //! Facts about the machine: identity, memory, disk, power, presence of a user. Read-only.
 //!
-//! [`Host::Native`] reads from the operating system. [`Host::Fake`] is a simulated machine, for
-//! tests and simulated fleets.
+//! [`Host::Native`] reads from the operating system. [`Host::Recorded`] repeats the facts of a Mac,
+//! and [`Host::Fake`] is a simulated machine, for tests and simulated fleets.
 
 pub mod cache_dir;
 pub mod disk;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 use kube::Client;
 
-use super::Failure;
+use super::{Failure, doctor};
 use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
@@ -98,6 +98,16 @@ pub(crate) struct Args {
     /// GPU cores of the simulated Mac, if its chip has variants with different numbers of cores.
     #[arg(long, value_name = "N", requires = "simulated_chip")]
     simulated_gpu_cores: Option<u32>,
+    /// Take facts about the machine from a report of `rooflet doctor --save`, to try how an agent
+    /// acts on that Mac: chip, memory, power supply, lid, heat. Host name, disks and engine are this
+    /// machine's. The node has the label rooflet.dev/simulated.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ROOFLET_RECORDED",
+        conflicts_with = "simulated_chip"
+    )]
+    recorded: Option<Utf8PathBuf>,
     /// Stop when standard input closes. A supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -144,11 +154,17 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             args.listen
         )));
     }
-    let host = match (&args.simulated_chip, args.simulated_memory) {
-        (Some(chip), Some(memory)) => simulated(&node_name, chip, args.simulated_gpu_cores, memory)
+    let host = match (&args.recorded, &args.simulated_chip, args.simulated_memory) {
+        (Some(file), ..) => {
+            let (_, facts) =
+                doctor::read_recording(file).map_err(|err| Failure::new(ExitStatus::Config, err))?;
+            Host::Recorded(facts.into())
+        }
+        (None, Some(chip), Some(memory)) => simulated(&node_name, chip, args.simulated_gpu_cores, memory)
             .map_err(|err| unusable(format!("--simulated-chip {chip}: {err}")))?,
-        (_, _) => Host::Native,
+        (None, _, _) => Host::Native,
     };
+    let is_simulated = args.recorded.is_some() || args.simulated_chip.is_some();
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;
     if args.stop_with_stdin {
@@ -201,7 +217,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         probe: !args.no_probe && cfg!(feature = "mlx"),
         probe_sustained: args.probe_sustained_seconds.map(Duration::from_secs),
         let_sleep: args.let_sleep,
-        simulated: args.simulated_chip.is_some().then(SimulatedMachine::default),
+        simulated: is_simulated.then(SimulatedMachine::default),
     };
     let agent = Agent::new(config, host, Clock::System).map_err(|err| Failure::new(status(&err), err))?;
     if let Some(client) = &client {

@@ -187,28 +187,7 @@ impl Report {
 
     /// Checks the machine of a recording. A recording contains no files and no engine.
     fn of_recording(path: &Utf8Path) -> Result<Self, Failure> {
-        let invalid = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
-        let text = fs::read_to_string(path).with_context(|| format!("--recorded: reading `{path}`"));
-        let text = text.map_err(invalid)?;
-        let saved: Result<Self, _> = serde_json::from_str(&text);
-        let (version, facts) = match saved {
-            Ok(Self {
-                version,
-                facts: Some(facts),
-                ..
-            }) => (version, facts),
-            Ok(Self { facts: None, .. }) => {
-                let problem = "the report has no facts: it was saved on a machine that is not a Mac";
-                return Err(invalid(anyhow::anyhow!("--recorded: `{path}`: {problem}")));
-            }
-            Err(_) => {
-                let facts = RecordedFacts::parse(&text);
-                let facts = facts
-                    .with_context(|| format!("--recorded: `{path}`"))
-                    .map_err(invalid)?;
-                (env!("CARGO_PKG_VERSION").to_owned(), facts)
-            }
-        };
+        let (version, facts) = read_recording(path).map_err(|err| Failure::new(ExitStatus::Config, err))?;
         let host = Host::Recorded(facts.clone().into());
         let machine = machine::checks(&host, None).into_iter();
         let power = power::checks(&host).into_iter();
@@ -219,6 +198,28 @@ impl Report {
             differences: Vec::new(),
             facts: Some(facts),
         })
+    }
+}
+
+/// Returns the facts of a report or a file with facts, and the version of rooflet that saved them.
+pub(super) fn read_recording(path: &Utf8Path) -> anyhow::Result<(String, RecordedFacts)> {
+    let text = fs::read_to_string(path).with_context(|| format!("--recorded: reading `{path}`"))?;
+    let saved: Result<Report, _> = serde_json::from_str(&text);
+    match saved {
+        Ok(Report {
+            version,
+            facts: Some(facts),
+            ..
+        }) => Ok((version, facts)),
+        Ok(Report { facts: None, .. }) => {
+            let problem = "the report has no facts: it was saved on a machine that is not a Mac";
+            anyhow::bail!("--recorded: `{path}`: {problem}")
+        }
+        Err(_) => {
+            let facts = RecordedFacts::parse(&text);
+            let facts = facts.with_context(|| format!("--recorded: `{path}`"))?;
+            Ok((env!("CARGO_PKG_VERSION").to_owned(), facts))
+        }
     }
 }
 

@@ -53,8 +53,11 @@ fn chip(host: &Host, memory: Bytes) -> Check {
         memory => format!(", {memory}"),
     };
     let machine = format!("{}{}{size}", chip.name, cores.unwrap_or_default());
-    if host.facts().is_none() {
+    let Some(facts) = host.facts() else {
         return Check::unknown(name, format!("{machine}: not a Mac, speeds are only measured"));
+    };
+    if facts.sysctl("machdep.cpu.brand_string").is_none() {
+        return Check::unknown(name, "the name of the chip is not reported");
     }
     match chip::of_machine(&chip, memory) {
         // The nearest entry of the catalogue, adapted to the machine.
@@ -210,6 +213,7 @@ mod tests {
         check("m4", "operating system", Status::Ok, "macOS 26.5 (25F71)");
         check("m5-8-cores", "chip", Status::Warn, "figures of 10 GPU cores");
         check("virtual-machine", "chip", Status::Warn, "virtual machine");
+        check("m2-air-docked", "chip", Status::Unknown, "not reported");
         check("virtual-machine", "Metal", Status::Warn, "matrix instructions");
         check("m4", "Metal", Status::Ok, "(applegpu_g16g, Apple9, Metal3)");
         check("m5", "Metal", Status::Ok, "(applegpu_g17g, Apple10, Metal4)");

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8Path;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams, ValidationDirective};
 use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
 use kube::{Api, Client, Discovery, ResourceExt, discovery};
 use serde_json::{Value, json};
 
-use rooflet_api::conditions;
-use rooflet_api::conditions::condition_type;
+use rooflet_api::conditions::{self, SIMULATED_CHIP, condition_type};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment};
 use rooflet_base::clock::Clock;
 use rooflet_base::yaml;
@@ -81,11 +81,7 @@ impl Cluster {
                 return Ok(None);
             };
             let ready = conditions::is_true(&status.conditions, condition_type::READY);
-            let probed = status.probe.is_some()
-                || status
-                    .conditions
-                    .iter()
-                    .any(|c| c.type_ == condition_type::PROBE_FRESH && c.reason == "ProbeFailed");
+            let probed = status.probe.is_some() || missing_probe(&status.conditions).is_some();
             Ok((ready && probed).then_some(status))
         });
         let status = ready.await?.ok_or_else(|| {
@@ -110,7 +106,7 @@ impl Cluster {
                 probe.measurements.read.median_bytes_per_second / 1e9,
                 probe.measurements.qmv.median_bytes_per_second / 1e9
             ),
-            None => "the bandwidth probe failed; see the condition ProbeFresh of the node".to_owned(),
+            None => missing_probe(&status.conditions).unwrap_or_default().to_owned(),
         });
         Ok(lines)
     }
@@ -255,6 +251,18 @@ impl Cluster {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
         let found = deployments.get(&deployment.name).await?;
         Ok(found.spec.serving.name.unwrap_or_else(|| deployment.name.clone()))
+    }
+}
+
+/// Returns the reason why a node will not be measured: its probe failed, or it is simulated.
+fn missing_probe(conditions: &[Condition]) -> Option<&str> {
+    let fresh = conditions
+        .iter()
+        .find(|c| c.type_ == condition_type::PROBE_FRESH)?;
+    match fresh.reason.as_str() {
+        "ProbeFailed" => Some("the bandwidth probe failed; see the condition ProbeFresh of the node"),
+        SIMULATED_CHIP => Some(&fresh.message),
+        _ => None,
     }
 }
 
