@@ -22,7 +22,7 @@ use std::{env, process::ExitCode};
 
 use anyhow::{Result, bail};
 
-use crate::console::Outcome;
+use crate::{console::Outcome, test::Selection};
 
 const USAGE: &str = "\
 usage: cargo xtask VERB
@@ -30,7 +30,8 @@ usage: cargo xtask VERB
   setup                 prepare MLX on Linux; takes seconds if it is already prepared
   up [--release] [ARG]  run setup, build, and `rooflet up` with the example model and one question;
                         --exit stops after the answer. ARGs are passed to `rooflet up`
-  test [--only NAME]... run all checks, or only the named checks
+  test [--all | --only NAME...]
+                        run the checks; --all includes the slow ones, --only selects by name
   test-kubernetes       run the tests on a real kube-apiserver; the first run builds it with Go (10 minutes)
   chaos [--seeds N] [--from SEED]
                         kill random processes in the e2e test, with N seeds (20) starting at SEED (1)
@@ -64,7 +65,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["generate"] => generate::run().map(|()| ExitCode::SUCCESS),
         ["fit-roofline"] => fit_roofline::run().map(|()| ExitCode::SUCCESS),
         ["up", args @ ..] => match up::run(args)? {},
-        ["test", args @ ..] => test::run(&only(args)?).map(exit_code),
+        ["test", args @ ..] => test::run(&selection(args)?).map(exit_code),
         ["test-kubernetes"] => test_kubernetes::run().map(|outcome| report(&outcome)),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
@@ -82,17 +83,21 @@ fn run(args: &[String]) -> Result<ExitCode> {
     }
 }
 
-/// Returns the names in `--only NAME`, which may be repeated.
-fn only<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
-    args.chunks(2)
-        .map(|pair| match pair {
-            ["--only", name] => Ok(*name),
-            _ => bail!(
-                "`test` accepts only `--only NAME`, not `{}`\n\n{USAGE}",
-                pair.join(" ")
-            ),
-        })
-        .collect()
+/// Returns the checks that the arguments select. `--only NAME` may be repeated.
+fn selection<'a>(args: &[&'a str]) -> Result<Selection<'a>> {
+    match args {
+        [] => return Ok(Selection::Standard),
+        ["--all"] => return Ok(Selection::All),
+        _ => {}
+    }
+    let names = args.chunks(2).map(|pair| match pair {
+        ["--only", name] => Ok(*name),
+        _ => bail!(
+            "`test` accepts `--all` or `--only NAME`, not `{}`\n\n{USAGE}",
+            pair.join(" ")
+        ),
+    });
+    names.collect::<Result<_>>().map(Selection::Named)
 }
 
 fn report(outcome: &Outcome) -> ExitCode {

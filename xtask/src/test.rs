@@ -22,6 +22,18 @@ struct Check {
     run: fn() -> Result<Outcome>,
 }
 
+/// Checks that run only with `--all` or by name, because they take minutes and rarely fail alone.
+const SLOW: [&str; 3] = ["kubernetes", "faults", "macos"];
+
+/// Checks to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Selection<'a> {
+    /// All but the slow ones.
+    Standard,
+    All,
+    Named(Vec<&'a str>),
+}
+
 /// Checks in the order of execution: fast checks first, and prerequisites before their users.
 const CHECKS: &[Check] = &[
     Check {
@@ -82,9 +94,9 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// Runs the checks named in `only`, or all. Returns true if none failed.
-pub(crate) fn run(only: &[&str]) -> Result<bool> {
-    let checks = select(only)?;
+/// Runs the selected checks. Returns true if none failed.
+pub(crate) fn run(selection: &Selection<'_>) -> Result<bool> {
+    let checks = select(selection)?;
     let _lock = lock()?;
     let mut summary = String::new();
     let mut failed = Vec::new();
@@ -105,24 +117,33 @@ pub(crate) fn run(only: &[&str]) -> Result<bool> {
         }
     }
     println!("\n== summary\n{summary}");
+    if *selection == Selection::Standard {
+        println!(
+            "not run: {}; `cargo xtask test --all` runs them too",
+            SLOW.join(", ")
+        );
+    }
     for name in &failed {
         println!("to repeat: cargo xtask test --only {name}");
     }
     Ok(failed.is_empty())
 }
 
-fn select(only: &[&str]) -> Result<Vec<&'static Check>> {
-    if let Some(unknown) = only
-        .iter()
-        .find(|name| CHECKS.iter().all(|check| check.name != **name))
+fn select(selection: &Selection<'_>) -> Result<Vec<&'static Check>> {
+    if let Selection::Named(named) = selection
+        && let Some(unknown) = named
+            .iter()
+            .find(|name| CHECKS.iter().all(|check| check.name != **name))
     {
         let names: Vec<_> = CHECKS.iter().map(|check| check.name).collect();
         bail!("unknown check `{unknown}`: use one of {}", names.join(", "));
     }
-    Ok(CHECKS
-        .iter()
-        .filter(|check| only.is_empty() || only.contains(&check.name))
-        .collect())
+    let is_selected = |check: &&Check| match selection {
+        Selection::Standard => !SLOW.contains(&check.name),
+        Selection::All => true,
+        Selection::Named(named) => named.contains(&check.name),
+    };
+    Ok(CHECKS.iter().filter(is_selected).collect())
 }
 
 fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
@@ -246,19 +267,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_checks_run_unless_some_are_named() {
-        assert_eq!(select(&[]).expect("all").len(), CHECKS.len());
-        let named: Vec<_> = select(&["e2e", "fmt"])
-            .expect("two")
-            .iter()
-            .map(|check| check.name)
-            .collect();
-        assert_eq!(named, ["fmt", "e2e"]);
+    fn selection_by_speed_and_by_name() {
+        let names = |selection| {
+            let selected = select(&selection).expect("known checks");
+            selected.iter().map(|check| check.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Selection::All).len(), CHECKS.len());
+        let standard = names(Selection::Standard);
+        assert_eq!(standard.len() + SLOW.len(), CHECKS.len());
+        assert!(!standard.contains(&"faults"));
+        assert_eq!(names(Selection::Named(vec!["macos", "fmt"])), ["fmt", "macos"]);
     }
 
     #[test]
     fn error_of_an_unknown_check_lists_the_valid_names() {
-        let error = select(&["lint"]).err().expect("an unknown check").to_string();
+        let error = select(&Selection::Named(vec!["lint"]))
+            .err()
+            .expect("an unknown check")
+            .to_string();
         assert!(error.contains("`lint`") && error.contains("clippy"), "{error}");
     }
 
