@@ -296,11 +296,28 @@ fn drains_keep_the_throughput_floor_with_random_faults() {
     }
 }
 
+/// Returns the scenario with faults, and a Mac that is disconnected for three minutes.
+fn isolated() -> Scenario {
+    let isolation = "faults:
+  - {at: 2m, for: 3m, isolate: {node: mini-3}}
+randomFaults:";
+    Scenario::parse(&FAULTS.replace("randomFaults:", isolation)).unwrap()
+}
+
+#[test]
+fn invariants_hold_with_an_isolated_mac() {
+    let outcome = run(&isolated(), 1);
+    assert_eq!(outcome.violation, None, "{:#?}", outcome.faults);
+}
+
 /// Asserts that the invariants detect a planted bug within a thousand seeds.
 fn assert_detected(bug: Bug) {
-    // In the example, the first seed in which a drain conflicts with a floor is 592.
     let scenario = if bug == Bug::DrainIgnoresFloor {
+        // In the example, the first seed in which a drain conflicts with a floor is 592.
         drained()
+    } else if bug == Bug::SilentStaysReady {
+        // In the example, random faults show this bug in seed 188 for the first time.
+        isolated()
     } else {
         Scenario::parse(FAULTS).unwrap()
     };
