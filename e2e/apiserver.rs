@@ -39,7 +39,7 @@ impl Cluster {
     }
 
     /// Returns kubectl with a client certificate that is signed by the authority in `authority`.
-    fn kubectl_as(&self, user: &str, groups: &[&str], authority: &Path) -> Kubectl {
+    pub(crate) fn kubectl_as(&self, user: &str, groups: &[&str], authority: &Path) -> Kubectl {
         let pem = std::fs::read_to_string(authority).expect("readable");
         let key = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
         let key = KeyPair::try_from(&key).expect("a key");

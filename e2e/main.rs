@@ -3,6 +3,7 @@
 //! Every test has its own data directory and ports. If a test fails, its directory is kept and its
 //! path printed.
 
+mod access;
 mod admission;
 mod analysis;
 mod apiserver;

@@ -73,6 +73,39 @@ impl LabelSelector {
         parser.selector().map(|requirements| Self { requirements })
     }
 
+    /// Converts a `LabelSelector` object with `matchLabels` and `matchExpressions`.
+    pub fn of_object(selector: &Value) -> Result<Self, ParseSelectorError> {
+        let labels = selector.get("matchLabels").and_then(Value::as_object);
+        let equal = labels.into_iter().flatten().map(|(key, value)| {
+            let value = value.as_str().unwrap_or_default().to_owned();
+            Requirement::checked(key.clone(), Operator::In, BTreeSet::from([value]))
+        });
+        let expressions = selector.get("matchExpressions").and_then(Value::as_array);
+        let expressions = expressions.into_iter().flatten().map(|expression| {
+            let text = |key: &str| expression.get(key).and_then(Value::as_str).unwrap_or_default();
+            let operator = match text("operator") {
+                "In" => Operator::In,
+                "NotIn" => Operator::NotIn,
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::DoesNotExist,
+                other => {
+                    return Err(ParseSelectorError::Values(format!(
+                        "{other:?} is not a valid label selector operator"
+                    )));
+                }
+            };
+            let values = expression.get("values").and_then(Value::as_array);
+            let values = values.into_iter().flatten().filter_map(Value::as_str);
+            Requirement::checked(
+                text("key").to_owned(),
+                operator,
+                values.map(str::to_owned).collect(),
+            )
+        });
+        let requirements = equal.chain(expressions).collect::<Result<_, _>>()?;
+        Ok(Self { requirements })
+    }
+
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }

@@ -25,6 +25,10 @@ enum Cell {
     Entries(&'static [&'static str]),
     Event(EventCell),
     Csr(CsrCell),
+    /// Kind and name of a binding's role.
+    Role,
+    /// Names of a binding's subjects of this kind.
+    Subjects(&'static str),
 }
 
 /// Cells of a CertificateSigningRequest.
@@ -148,6 +152,13 @@ impl Table {
                 age(),
             ],
             ("certificates.k8s.io", "CertificateSigningRequest") => csr_columns(),
+            ("", "ServiceAccount") => vec![Column::name(), age()],
+            ("rbac.authorization.k8s.io", "RoleBinding") => {
+                binding_columns(ROLE_OF_BINDING_DESCRIPTION, "roleBinding")
+            }
+            ("rbac.authorization.k8s.io", "ClusterRoleBinding") => {
+                binding_columns(ROLE_OF_CLUSTER_BINDING_DESCRIPTION, "clusterRoleBinding")
+            }
             ("" | "events.k8s.io", "Event") => event_columns(),
             _ => vec![
                 Column::name(),
@@ -235,6 +246,40 @@ fn csr_columns() -> Vec<Column> {
     ]
 }
 
+const ROLE_OF_BINDING_DESCRIPTION: &str = "RoleRef can reference a Role in the current namespace or a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error.";
+const ROLE_OF_CLUSTER_BINDING_DESCRIPTION: &str = "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error.";
+
+fn binding_columns(role: &str, kind: &str) -> Vec<Column> {
+    let subjects = |name: &str, subject: &'static str| {
+        let description = format!("{name} in the {kind}");
+        Column::new(name, "string", &description, Cell::Subjects(subject)).wide()
+    };
+    vec![
+        Column::name(),
+        Column::new("Role", "string", role, Cell::Role),
+        Column::new("Age", "string", CREATED_DESCRIPTION, Cell::Age),
+        subjects("Users", "User"),
+        subjects("Groups", "Group"),
+        subjects("ServiceAccounts", "ServiceAccount"),
+    ]
+}
+
+/// Returns the names of a binding's subjects of one kind, separated by commas.
+fn subject_names(binding: &Value, kind: &str) -> String {
+    let subjects = at(binding, "subjects").and_then(Value::as_array);
+    let named = subjects
+        .into_iter()
+        .flatten()
+        .filter(|subject| subject["kind"] == kind);
+    let names: Vec<String> = named
+        .map(|subject| match (kind, text_at(subject, "namespace")) {
+            ("ServiceAccount", namespace) => format!("{namespace}/{}", text_at(subject, "name")),
+            _ => text_at(subject, "name").to_owned(),
+        })
+        .collect();
+    names.join(", ")
+}
+
 fn csr_cell(cell: CsrCell, csr: &Value) -> Value {
     let has = |kind: &str| {
         let conditions = at(csr, "status.conditions").and_then(Value::as_array);
@@ -304,6 +349,12 @@ impl Column {
             }
             Cell::Event(cell) => event_cell(*cell, object, now),
             Cell::Csr(cell) => csr_cell(*cell, object),
+            Cell::Role => Value::from(format!(
+                "{}/{}",
+                text_at(object, "roleRef.kind"),
+                text_at(object, "roleRef.name")
+            )),
+            Cell::Subjects(kind) => Value::from(subject_names(object, kind)),
             Cell::Path(path) => match path.as_ref().and_then(|path| path.first(object)) {
                 None | Some(Value::Null) => Value::Null,
                 Some(value) => typed_cell(&self.kind, value, now),
@@ -518,6 +569,15 @@ mod tests {
             json!({"metadata": meta, "type": "Opaque"}),
             &["Name", "Type", "Data", "Age"],
             json!(["x", "Opaque", 0, "60m"]),
+        );
+        check(
+            "rbac.authorization.k8s.io",
+            "RoleBinding",
+            json!({"metadata": meta, "roleRef": {"kind": "Role", "name": "r"}, "subjects": [
+                {"kind": "User", "name": "a"}, {"kind": "User", "name": "b"},
+                {"kind": "ServiceAccount", "namespace": "n", "name": "robot"}]}),
+            &["Name", "Role", "Age", "Users", "Groups", "ServiceAccounts"],
+            json!(["x", "Role/r", "60m", "a, b", "", "n/robot"]),
         );
         check(
             "coordination.k8s.io",

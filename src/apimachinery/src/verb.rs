@@ -26,6 +26,22 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Returns the verb of a resource request with this name, or `None` for other names.
+    pub fn of_resource(name: &str) -> Option<Self> {
+        Some(match name {
+            "get" => Self::Get,
+            "list" => Self::List,
+            "watch" => Self::Watch,
+            "create" => Self::Create,
+            "update" => Self::Update,
+            "patch" => Self::Patch,
+            "delete" => Self::Delete,
+            "deletecollection" => Self::DeleteCollection,
+            "impersonate" => Self::Impersonate,
+            _ => return None,
+        })
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",

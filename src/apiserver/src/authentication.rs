@@ -15,7 +15,7 @@ use rooflet_pki::{BootstrapToken, UserCertificateError, UserName};
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
 pub(crate) use impersonation::Impersonation;
-pub(crate) use user::{AUTHENTICATED, MASTERS};
+pub(crate) use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 pub use user::{BOOTSTRAPPERS, User};
 
 /// Compares two texts in constant time.
@@ -29,15 +29,16 @@ fn is_same(own: &str, presented: &str) -> bool {
             == 0
 }
 
+/// Audience of tokens for this server.
+pub(crate) const API_AUDIENCE: &str = "https://kubernetes.default.svc";
+
 /// Returns the user of a request. A valid certificate has precedence over the token. Invalid
-/// credentials are rejected, missing credentials result in the anonymous user. `secret` looks up
-/// the Secret of a bootstrap token.
+/// credentials are rejected, missing credentials result in the anonymous user. `of_token` returns
+/// the user of a bearer token.
 pub(crate) fn authenticate(
     certificate: Option<Result<UserName, UserCertificateError>>,
     headers: &HeaderMap,
-    token: &str,
-    secret: impl FnOnce(&BootstrapToken) -> Option<Value>,
-    now: Timestamp,
+    of_token: impl FnOnce(&str) -> Option<User>,
 ) -> Result<User, ApiError> {
     let has_bad_certificate = match certificate {
         None => false,
@@ -55,15 +56,25 @@ pub(crate) fn authenticate(
         scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
     });
     match presented {
-        Some(presented) if is_same(token, presented) => Ok(User::admin()),
         None | Some("") if !has_bad_certificate => Ok(User::anonymous()),
         None => Err(ApiError::unauthorized()),
-        Some(presented) => presented
-            .parse()
-            .ok()
-            .and_then(|presented| bootstrap::user_of(&presented, &secret(&presented)?, now))
-            .ok_or_else(ApiError::unauthorized),
+        Some(presented) => of_token(presented).ok_or_else(ApiError::unauthorized),
     }
+}
+
+/// Returns the user of a bearer token, or `None` if the token is not valid. `token` is that of the
+/// administrator. `secret` looks up the Secret of a bootstrap token.
+pub(crate) fn user_of_token(
+    presented: &str,
+    token: &str,
+    secret: impl FnOnce(&BootstrapToken) -> Option<Value>,
+    now: Timestamp,
+) -> Option<User> {
+    if is_same(token, presented) {
+        return Some(User::admin());
+    }
+    let presented = presented.parse().ok()?;
+    bootstrap::user_of(&presented, &secret(&presented)?, now)
 }
 
 #[cfg(test)]
@@ -77,15 +88,11 @@ mod tests {
         if let Some(text) = authorization {
             headers.insert(header::AUTHORIZATION, text.parse().expect("a header value"));
         }
-        let secret = |_: &BootstrapToken| None;
-        authenticate(
-            certificate,
-            &headers,
-            "secret",
-            secret,
-            rooflet_base::clock::at(0),
-        )
-        .map_err(|err| err.code())
+        let of_token = |presented: &str| {
+            let secret = |_: &BootstrapToken| None;
+            user_of_token(presented, "secret", secret, rooflet_base::clock::at(0))
+        };
+        authenticate(certificate, &headers, of_token).map_err(|err| err.code())
     }
 
     fn subject(name: &str, groups: &[&str]) -> Certificate {

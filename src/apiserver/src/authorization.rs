@@ -1,26 +1,29 @@
 //! Authorization of requests.
 //!
-//! The server calls its [`Authorizer`]s in order. The first [`Decision::Allow`] or
-//! [`Decision::Deny`] applies. If no authorizer has an opinion, the request is denied. The built-in
-//! rules are evaluated first: members of `system:masters` have all permissions, every user may read
-//! health and version, and authenticated users may read discovery and OpenAPI.
+//! The server calls its [`Authorizer`]s in order, and then evaluates the stored roles and bindings
+//! (`rbac`). The first [`Decision::Allow`] or [`Decision::Deny`] applies. If no authorizer and no
+//! role allows a request, the request is denied. Two rules precede: members of `system:masters`
+//! have all permissions, and every user may read health and version.
 //!
 //! An authorizer decides by the attributes of a request, before the body is read. An
 //! [`ObjectPolicy`] restricts allowed requests by the stored object and the object to be stored.
 
+mod grants;
+pub(crate) mod rbac;
 mod rules;
 
 use serde_json::Value;
 
 pub use crate::authentication::{BOOTSTRAPPERS, User};
 pub use rooflet_apimachinery::verb::Verb;
-pub(crate) use rules::{ObjectPlace, RequestHead, Requestor, Rules};
+pub(crate) use rules::{ObjectPlace, RequestHead, Requestor, Rules, Verdict};
 
 /// Attributes of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Attributes<'a> {
     pub user: &'a User,
-    pub verb: Verb,
+    /// Verb of the request; see [`Verb`]. Access reviews may contain other verbs.
+    pub verb: &'a str,
     pub target: Target<'a>,
 }
 
@@ -64,6 +67,12 @@ pub enum Decision {
 /// Calls are synchronous. An authorizer that depends on stored objects must cache them in memory.
 pub trait Authorizer: Send + Sync {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
+
+    /// Returns a message if the authorizer allows the user requests that no role contains. Lists of
+    /// the user's permissions are then incomplete.
+    fn unlisted(&self, _user: &User) -> Option<String> {
+        None
+    }
 }
 
 /// Restriction of allowed requests by the content of objects. Does not apply to members of

@@ -8,6 +8,9 @@ mod config_map;
 mod event;
 mod lease;
 mod namespace;
+pub(crate) mod review;
+mod role;
+mod role_binding;
 mod secret;
 
 use std::sync::LazyLock;
@@ -23,6 +26,9 @@ use crate::object::typed::Types;
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::verb::Verb;
+
+use review::Review;
+use role_binding::Scope;
 
 pub(crate) use namespace::{initial_namespaces, is_terminating, mark_terminating};
 
@@ -42,6 +48,12 @@ pub(crate) enum BuiltIn {
     Lease,
     CustomResourceDefinition,
     CertificateSigningRequest,
+    Role,
+    ClusterRole,
+    RoleBinding,
+    ClusterRoleBinding,
+    /// Kind that is answered, but not stored.
+    Review(Review),
 }
 
 /// Properties of a built-in kind for discovery and storage.
@@ -69,6 +81,10 @@ pub(crate) struct Facts {
 pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
 pub(crate) const CSR_STORAGE: &str = "/certificates.k8s.io/certificatesigningrequests/";
 pub(crate) const NAMESPACE_STORAGE: &str = "/core/namespaces/";
+pub(crate) const ROLE_STORAGE: &str = "/rbac.authorization.k8s.io/roles/";
+pub(crate) const CLUSTER_ROLE_STORAGE: &str = "/rbac.authorization.k8s.io/clusterroles/";
+pub(crate) const ROLE_BINDING_STORAGE: &str = "/rbac.authorization.k8s.io/rolebindings/";
+pub(crate) const CLUSTER_ROLE_BINDING_STORAGE: &str = "/rbac.authorization.k8s.io/clusterrolebindings/";
 
 const CORE: Facts = Facts {
     group: "",
@@ -97,6 +113,12 @@ const EVENT: Facts = Facts {
     ..CORE
 };
 
+const RBAC: Facts = Facts {
+    group: "rbac.authorization.k8s.io",
+    creates_on_update: true,
+    ..CORE
+};
+
 static TYPES: LazyLock<Types> = LazyLock::new(|| {
     let kinds = BuiltIn::ALL.into_iter().map(|kind| kind.facts().definition);
     Types::of(kinds.chain(["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]))
@@ -109,13 +131,23 @@ pub(crate) fn types() -> &'static Types {
 
 impl BuiltIn {
     /// All kinds in discovery order.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::ConfigMap,
         Self::Event,
         Self::Namespace,
         Self::Secret,
         Self::EventsEvent,
+        Self::Review(Review::SelfSubject),
+        Self::Review(Review::Token),
+        Self::Review(Review::LocalSubjectAccess),
+        Self::Review(Review::SelfSubjectAccess),
+        Self::Review(Review::SelfSubjectRules),
+        Self::Review(Review::SubjectAccess),
         Self::CertificateSigningRequest,
+        Self::ClusterRoleBinding,
+        Self::ClusterRole,
+        Self::RoleBinding,
+        Self::Role,
         Self::CustomResourceDefinition,
         Self::Lease,
     ];
@@ -201,18 +233,58 @@ impl BuiltIn {
                 updates_unconditionally: false,
                 ..CORE
             },
+            Self::Role => Facts {
+                plural: "roles",
+                singular: "role",
+                kind: "Role",
+                definition: "io.k8s.api.rbac.v1.Role",
+                storage: ROLE_STORAGE,
+                ..RBAC
+            },
+            Self::ClusterRole => Facts {
+                plural: "clusterroles",
+                singular: "clusterrole",
+                kind: "ClusterRole",
+                namespaced: false,
+                definition: "io.k8s.api.rbac.v1.ClusterRole",
+                storage: CLUSTER_ROLE_STORAGE,
+                ..RBAC
+            },
+            Self::RoleBinding => Facts {
+                plural: "rolebindings",
+                singular: "rolebinding",
+                kind: "RoleBinding",
+                definition: "io.k8s.api.rbac.v1.RoleBinding",
+                storage: ROLE_BINDING_STORAGE,
+                ..RBAC
+            },
+            Self::ClusterRoleBinding => Facts {
+                plural: "clusterrolebindings",
+                singular: "clusterrolebinding",
+                kind: "ClusterRoleBinding",
+                namespaced: false,
+                definition: "io.k8s.api.rbac.v1.ClusterRoleBinding",
+                storage: CLUSTER_ROLE_BINDING_STORAGE,
+                ..RBAC
+            },
+            Self::Review(review) => review.facts(),
         }
     }
 
     pub(crate) fn name_rule(self) -> NameRule {
         match self {
             Self::Namespace => NameRule::Label,
-            Self::CertificateSigningRequest => NameRule::PathSegment,
+            Self::CertificateSigningRequest
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding => NameRule::PathSegment,
             Self::ConfigMap
             | Self::Secret
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
+            | Self::Review(_)
             | Self::CustomResourceDefinition => NameRule::Subdomain,
         }
     }
@@ -224,26 +296,41 @@ impl BuiltIn {
             | Self::EventsEvent
             | Self::Lease
             | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition => FinalizerRule::Any,
+            | Self::CustomResourceDefinition
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => FinalizerRule::Any,
         }
     }
 
     /// Returns true if a deletion may wait for, or orphan, dependents.
     pub(crate) fn is_collected(self) -> bool {
         match self {
-            Self::Event | Self::EventsEvent => false,
+            Self::Event | Self::EventsEvent | Self::Review(_) => false,
             Self::Namespace
             | Self::ConfigMap
             | Self::Secret
             | Self::Lease
             | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition => true,
+            | Self::CustomResourceDefinition
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding => true,
         }
+    }
+
+    /// Returns true if objects of the kind are stored.
+    pub(crate) fn is_stored(self) -> bool {
+        !matches!(self, Self::Review(_))
     }
 
     /// Returns the verbs in discovery order.
     pub(crate) fn verbs(self) -> &'static [Verb] {
         match self {
+            Self::Review(_) => &[Verb::Create],
             Self::Namespace => &[
                 Verb::Create,
                 Verb::Delete,
@@ -259,7 +346,11 @@ impl BuiltIn {
             | Self::EventsEvent
             | Self::Lease
             | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition => &[
+            | Self::CustomResourceDefinition
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding => &[
                 Verb::Create,
                 Verb::Delete,
                 Verb::DeleteCollection,
@@ -282,7 +373,12 @@ impl BuiltIn {
             | Self::Event
             | Self::Lease
             | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition => object,
+            | Self::CustomResourceDefinition
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => object,
         }
     }
 
@@ -296,7 +392,12 @@ impl BuiltIn {
             | Self::Event
             | Self::Lease
             | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition => object,
+            | Self::CustomResourceDefinition
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => object,
         }
     }
 
@@ -312,7 +413,13 @@ impl BuiltIn {
             Self::Event | Self::EventsEvent => event::default(object),
             Self::Namespace => namespace::default(object),
             Self::CustomResourceDefinition => crd::default(object),
-            Self::ConfigMap | Self::Lease | Self::CertificateSigningRequest => {}
+            Self::RoleBinding | Self::ClusterRoleBinding => role_binding::default(object),
+            Self::ConfigMap
+            | Self::Lease
+            | Self::CertificateSigningRequest
+            | Self::Role
+            | Self::ClusterRole
+            | Self::Review(_) => {}
         }
     }
 
@@ -322,7 +429,16 @@ impl BuiltIn {
             Self::CertificateSigningRequest => certificate_signing_request::prepare_create(object, by),
             Self::Namespace => namespace::prepare_create(object),
             Self::CustomResourceDefinition => crd::prepare_create(object),
-            Self::ConfigMap | Self::Secret | Self::Event | Self::EventsEvent | Self::Lease => {}
+            Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => {}
         }
     }
 
@@ -334,7 +450,16 @@ impl BuiltIn {
             }
             Self::Namespace => namespace::prepare_update(object, old, subresource),
             Self::CustomResourceDefinition => crd::prepare_update(object, old, subresource),
-            Self::ConfigMap | Self::Secret | Self::Event | Self::EventsEvent | Self::Lease => {}
+            Self::ConfigMap
+            | Self::Secret
+            | Self::Event
+            | Self::EventsEvent
+            | Self::Lease
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => {}
         }
     }
 
@@ -349,6 +474,11 @@ impl BuiltIn {
             Self::Lease => lease::validate(object),
             Self::CertificateSigningRequest => certificate_signing_request::validate(object, old),
             Self::CustomResourceDefinition => crd::validate(object, old),
+            Self::Role => role::validate(object),
+            Self::ClusterRole => role::validate_cluster_role(object),
+            Self::RoleBinding => role_binding::validate(object, old, Scope::Namespace),
+            Self::ClusterRoleBinding => role_binding::validate(object, old, Scope::Cluster),
+            Self::Review(review) => review.validate(object),
         }
     }
 
@@ -361,7 +491,12 @@ impl BuiltIn {
             | Self::Event
             | Self::EventsEvent
             | Self::CertificateSigningRequest
-            | Self::Lease => Vec::new(),
+            | Self::Lease
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => Vec::new(),
         }
     }
 
@@ -375,7 +510,12 @@ impl BuiltIn {
             | Self::EventsEvent
             | Self::Lease
             | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition => true,
+            | Self::CustomResourceDefinition
+            | Self::Role
+            | Self::ClusterRole
+            | Self::RoleBinding
+            | Self::ClusterRoleBinding
+            | Self::Review(_) => true,
         }
     }
 

@@ -5,4 +5,5 @@ pub(crate) mod definitions;
 pub(crate) mod expiry;
 pub(crate) mod gc;
 pub(crate) mod namespaces;
+pub(crate) mod roles;
 mod watch_loop;

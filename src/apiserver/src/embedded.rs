@@ -33,6 +33,8 @@ pub struct EmbeddedOptions {
     pub authorizers: Vec<Arc<dyn Authorizer>>,
     /// See [`ApiServerConfig::policies`].
     pub policies: Vec<Arc<dyn ObjectPolicy>>,
+    /// See [`ApiServerConfig::cluster_roles`].
+    pub cluster_roles: Vec<Value>,
 }
 
 impl EmbeddedOptions {
@@ -45,6 +47,7 @@ impl EmbeddedOptions {
             in_flight: InFlightLimits::default(),
             authorizers: Vec::new(),
             policies: Vec::new(),
+            cluster_roles: Vec::new(),
         }
     }
 }
@@ -105,6 +108,7 @@ impl EmbeddedServer {
             in_flight: options.in_flight,
             authorizers: options.authorizers,
             policies: options.policies,
+            cluster_roles: options.cluster_roles,
             ..ApiServerConfig::new(token.clone())
         };
         let server = ApiServer::new(config, store.clone(), Clock::System, &registry)?;

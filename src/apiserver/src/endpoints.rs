@@ -12,5 +12,6 @@ mod protobuf;
 pub(crate) mod reply;
 mod representation;
 pub(crate) mod request;
+mod review;
 pub(crate) mod routes;
 mod watch;

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::authorization::rbac::stored::StoredPolicy;
 use crate::authorization::{ObjectPlace, Requestor};
 use crate::builtin::{self, BuiltIn, CRD_STORAGE};
 use crate::certificates;
@@ -42,6 +43,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Engine {
     pub store: Store,
     pub registry: Registry,
+    pub rbac: StoredPolicy,
     pub clock: Clock,
 }
 
@@ -129,6 +131,7 @@ pub(crate) struct WriteResult {
 impl Engine {
     pub(crate) fn new(store: Store, registry: Registry, clock: Clock) -> Self {
         Self {
+            rbac: StoredPolicy::load(&store),
             store,
             registry,
             clock,
@@ -197,7 +200,8 @@ impl Engine {
         }
     }
 
-    /// Commits a guarded write. Updates the registry if the object is a definition.
+    /// Commits a guarded write. Updates the registry if the object is a definition, and the RBAC
+    /// policy if it is a role or binding.
     async fn commit(
         &self,
         resource: &Resource,
@@ -208,6 +212,7 @@ impl Engine {
         if resource.is(BuiltIn::CustomResourceDefinition) {
             self.registry.sync();
         }
+        self.rbac.refresh(&self.store, &record.key);
         Ok(record)
     }
 

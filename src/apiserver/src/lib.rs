@@ -36,6 +36,7 @@ mod engine;
 mod metrics;
 mod object;
 mod registry;
+mod reviews;
 mod server;
 mod status;
 

@@ -289,7 +289,10 @@ mod tests {
             [
                 "",
                 "events.k8s.io",
+                "authentication.k8s.io",
+                "authorization.k8s.io",
                 "certificates.k8s.io",
+                "rbac.authorization.k8s.io",
                 "apiextensions.k8s.io",
                 "coordination.k8s.io"
             ]

@@ -11,7 +11,7 @@ use tracing::info;
 use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
-use crate::controller::{definitions as definition_controller, expiry, gc, namespaces};
+use crate::controller::{definitions as definition_controller, expiry, gc, namespaces, roles};
 use crate::crd;
 use crate::endpoints::connection;
 use crate::endpoints::handlers::Api;
@@ -43,6 +43,8 @@ pub struct ApiServerConfig {
     pub authorizers: Vec<Arc<dyn Authorizer>>,
     /// Policies that restrict allowed requests by the content of objects.
     pub policies: Vec<Arc<dyn ObjectPolicy>>,
+    /// ClusterRoles to create, or to add missing rules to, besides those of every server.
+    pub cluster_roles: Vec<Value>,
 }
 
 impl ApiServerConfig {
@@ -57,6 +59,7 @@ impl ApiServerConfig {
             in_flight: InFlightLimits::default(),
             authorizers: Vec::new(),
             policies: Vec::new(),
+            cluster_roles: Vec::new(),
         }
     }
 }
@@ -82,6 +85,12 @@ pub enum StartApiServerError {
         "CustomResourceDefinition `{name}` was not established: another definition uses one of its names"
     )]
     NotEstablished { name: String },
+    #[error("creating the role or binding `{name}`")]
+    Role {
+        name: String,
+        #[source]
+        err: ApiError,
+    },
     #[error("registering the listener")]
     Listener(#[source] io::Error),
 }
@@ -94,6 +103,7 @@ pub struct ApiServer {
     users: Option<UserCertificates>,
     signers: Option<Arc<CertificateSigners>>,
     rules: Arc<Rules>,
+    cluster_roles: Vec<Value>,
     in_flight: InFlight,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
@@ -108,13 +118,16 @@ impl ApiServer {
     ) -> Result<Self, StartApiServerError> {
         let metrics = ApiServerMetrics::register(metrics_registry).map_err(StartApiServerError::Metrics)?;
         let registry = Registry::new(store.clone(), clock.clone());
+        let engine = Engine::new(store, registry, clock);
+        let rules = Rules::new(config.authorizers, config.policies, engine.rbac.clone());
         Ok(Self {
-            engine: Engine::new(store, registry, clock),
+            engine,
             token: config.token,
             tls: config.tls,
             users: config.users,
             signers: config.signers.map(Arc::new),
-            rules: Arc::new(Rules::new(config.authorizers, config.policies)),
+            rules: Arc::new(rules),
+            cluster_roles: config.cluster_roles,
             in_flight: InFlight::new(config.in_flight),
             metrics,
             metrics_registry: metrics_registry.clone(),
@@ -194,6 +207,8 @@ impl ApiServer {
             .map_err(StartApiServerError::Listener)?
             .to_string();
         self.create_namespaces().await?;
+        let ensured = roles::ensure(&self.engine, &self.cluster_roles).await;
+        ensured.map_err(|(name, err)| StartApiServerError::Role { name, err })?;
         definition_controller::settle(&self.engine).await;
         let stop = tasks.stop_token();
         let controller = definition_controller::CrdController::new(self.engine.clone(), tasks.clone());
@@ -241,6 +256,13 @@ impl ApiServer {
         tasks.spawn("apiserver-namespaces", |stop| {
             Box::pin(async move {
                 namespaces.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        let aggregation = roles::RoleAggregation::new(self.engine.clone());
+        tasks.spawn("apiserver-roles", |stop| {
+            Box::pin(async move {
+                aggregation.run(stop).await;
                 Ok::<_, StartApiServerError>(())
             })
         });

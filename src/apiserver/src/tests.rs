@@ -8,6 +8,8 @@ mod impersonation;
 mod kube_client;
 mod overload;
 mod reads;
+mod reviews;
+mod roles;
 mod watches;
 
 use std::path::Path;

@@ -5,16 +5,22 @@
 //! events. A machine that joins authenticates with a bootstrap token. It may create a certificate
 //! signing request and read it.
 //!
+//! `roles` contains the roles of users for rooflet's kinds.
+//!
 //! `request` decides by the attributes of a request. `object` decides by the content of the
 //! objects if the attributes do not identify the node. Both are pure functions.
 
 mod node;
 mod object;
 mod request;
+mod roles;
 
 #[cfg(test)]
 mod tests;
 
+pub use roles::cluster_roles;
+
+use rooflet_apimachinery::verb::Verb;
 use rooflet_apiserver::authorization::{
     Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target, User,
 };
@@ -33,10 +39,15 @@ pub struct NodeAuthorizer;
 
 impl Authorizer for NodeAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
-        match &attributes.target {
-            Target::Path(_) => Decision::NoOpinion(String::new()),
-            Target::Resource(resource) => request::decide(attributes.user, attributes.verb, resource),
+        match (&attributes.target, Verb::of_resource(attributes.verb)) {
+            (Target::Resource(resource), Some(verb)) => request::decide(attributes.user, verb, resource),
+            (Target::Path(_), _) | (_, None) => Decision::NoOpinion(String::new()),
         }
+    }
+
+    fn unlisted(&self, user: &User) -> Option<String> {
+        let message = "node authorizer does not support user rule resolution";
+        node::node_of(user).map(|_| message.to_owned())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use rooflet_api as api;
 use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, lease_name};
-use rooflet_apiserver::authorization::{Forbidden, ResourceAttributes, User};
+use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Forbidden, ResourceAttributes, User};
 use serde_json::Value;
 
 use crate::node::node_of;
@@ -18,15 +18,14 @@ pub(crate) fn check_stored(
     stored: Option<&Value>,
 ) -> Result<(), Forbidden> {
     let member = |field| stored.map_or("", |stored| text_of_spec(stored, field));
-    match (at.group, at.resource) {
-        (CSR_GROUP, CSRS) => allow_if(member("username") == user.name, || {
+    let node = node_of(user);
+    // Roles decide about the objects of other users.
+    let is_restricted = node.is_some() || user.is_in(BOOTSTRAPPERS);
+    match (at.group, at.resource, node) {
+        (CSR_GROUP, CSRS, _) if is_restricted => allow_if(member("username") == user.name, || {
             "only the author of a certificate signing request may read it".to_owned()
         }),
-        (api::GROUP, REPLICAS) => {
-            let node = node_of(user).unwrap_or_default();
-            let is_own = !node.is_empty() && member("nodeName") == node;
-            allow_if(is_own, || only_replicas_of(node))
-        }
+        (api::GROUP, REPLICAS, Some(node)) => allow_if(member("nodeName") == node, || only_replicas_of(node)),
         _ => Ok(()),
     }
 }
@@ -141,6 +140,20 @@ mod tests {
             for stored in [None, Some(&of("somebody")), Some(&json!({}))] {
                 assert!(check_stored(&user, &at, stored).is_err(), "{stored:?}");
             }
+        }
+    }
+
+    #[test]
+    fn users_with_roles_are_not_restricted_by_content() {
+        let alice = User::new("alice", &["system:authenticated"]);
+        for (group, resource) in [
+            ("certificates.k8s.io", "certificatesigningrequests"),
+            ("rooflet.dev", "modelreplicas"),
+        ] {
+            let at = at(group, resource, None, "x");
+            let stored = json!({"spec": {"username": "bob", "nodeName": "a"}});
+            assert_eq!(check_stored(&alice, &at, Some(&stored)), Ok(()), "{resource}");
+            assert_eq!(check_change(&alice, &at, None, &stored), Ok(()), "{resource}");
         }
     }
 

@@ -31,6 +31,34 @@ fn label_selectors_match_like_kubernetes() {
 }
 
 #[test]
+fn selector_objects_match_like_their_text() {
+    let matches = |selector: Value, labels: Value| {
+        let selector = LabelSelector::of_object(&selector).unwrap();
+        selector.matches(&json!({"metadata": {"labels": labels}}))
+    };
+    assert!(matches(json!({}), json!({})));
+    let equal = json!({"matchLabels": {"a": "b"}});
+    assert!(matches(equal.clone(), json!({"a": "b"})) && !matches(equal, json!({"a": "c"})));
+    let one = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]});
+    for (selector, yes, no) in [
+        (one("In", &["x", "y"]), json!({"a": "y"}), json!({})),
+        (one("NotIn", &["x"]), json!({}), json!({"a": "x"})),
+        (one("Exists", &[]), json!({"a": ""}), json!({})),
+        (one("DoesNotExist", &[]), json!({}), json!({"a": ""})),
+    ] {
+        assert!(matches(selector.clone(), yes), "{selector}");
+        assert!(!matches(selector.clone(), no), "{selector}");
+    }
+    for selector in [
+        one("Near", &["x"]),
+        one("In", &[]),
+        json!({"matchLabels": {"-": "x"}}),
+    ] {
+        assert!(LabelSelector::of_object(&selector).is_err(), "{selector}");
+    }
+}
+
+#[test]
 fn label_selector_errors_match_kubernetes_wording() {
     let check = |selector: &str, expect: &str| {
         assert_eq!(

@@ -41,6 +41,7 @@ pub(super) fn user_of(token: &BootstrapToken, secret: &Value, now: Timestamp) ->
     Some(User {
         name: format!("{USER_PREFIX}{}", token.id()),
         groups,
+        ..User::default()
     })
 }
 

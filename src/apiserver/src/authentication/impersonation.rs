@@ -3,6 +3,8 @@
 //! The headers and the order of the checks are those of kube-apiserver. The caller needs the verb
 //! `impersonate` for the user and for each group, UID and extra value.
 
+use std::collections::BTreeMap;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::user::{AUTHENTICATED, User};
@@ -77,20 +79,23 @@ impl Impersonated {
 }
 
 impl Impersonation {
-    /// Reads the headers. Returns `None` if the request does not impersonate. UID and extra values
-    /// are checked, but have no effect: the server does not record them.
+    /// Reads the headers. Returns `None` if the request does not impersonate.
     pub(crate) fn parse(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
         let groups = texts(headers, &GROUP)?;
         let mut required: Vec<_> = groups.iter().cloned().map(Impersonated::Group).collect();
+        let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (header, value) in headers {
             if let Some(key) = header.as_str().strip_prefix(EXTRA_PREFIX) {
                 let key = percent::decode(key).unwrap_or_else(|| key.to_owned());
                 let value = text(header, value)?;
+                extra.entry(key.clone()).or_default().push(value.clone());
                 required.push(Impersonated::Extra { key, value });
             }
         }
-        let uid = texts(headers, &UID)?.into_iter().next();
-        required.extend(uid.filter(|uid| !uid.is_empty()).map(Impersonated::Uid));
+        let uid = texts(headers, &UID)?.into_iter().next().unwrap_or_default();
+        if !uid.is_empty() {
+            required.push(Impersonated::Uid(uid.clone()));
+        }
         let user = texts(headers, &USER)?.into_iter().next();
         let Some(name) = user.filter(|name| !name.is_empty()) else {
             return match required.is_empty() {
@@ -109,7 +114,13 @@ impl Impersonation {
             ];
         }
         required.insert(0, requested);
-        let user = User { name, groups }.with_default_group();
+        let user = User {
+            name,
+            uid,
+            groups,
+            extra,
+        };
+        let user = user.with_default_group();
         Ok(Some(Self { required, user }))
     }
 }
@@ -208,10 +219,10 @@ mod tests {
             ("impersonate-group", "a"),
             ("impersonate-user", "bob"),
         ];
-        let required = parse(&headers)
-            .expect("valid")
-            .expect("an impersonation")
-            .required;
+        let parsed = parse(&headers).expect("valid").expect("an impersonation");
+        assert_eq!(parsed.user.uid, "u-1");
+        assert_eq!(parsed.user.extra["acme.com/project"], ["p"]);
+        let required = parsed.required;
         let shown: Vec<_> = required
             .iter()
             .map(|required| {

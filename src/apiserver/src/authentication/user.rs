@@ -1,5 +1,7 @@
 //! User of a request.
 
+use std::collections::BTreeMap;
+
 use rooflet_pki::UserName;
 
 /// Group with all permissions.
@@ -10,10 +12,14 @@ pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 /// User of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
+    /// Distinguishes users that have the same name at different times. May be empty.
+    pub uid: String,
     pub groups: Vec<String>,
+    /// Further facts about the user, for example the ID of the credential.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
@@ -21,6 +27,7 @@ impl User {
         Self {
             name: name.to_owned(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            ..Self::default()
         }
     }
 
@@ -47,6 +54,7 @@ impl User {
         (!subject.common_name.is_empty()).then_some(Self {
             name: subject.common_name,
             groups,
+            ..Self::default()
         })
     }
 }

@@ -1,12 +1,14 @@
 //! Combination of the built-in rules, authorizers and policies of a server.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
 
 use serde_json::Value;
 
+use super::rbac::stored::StoredPolicy;
+use super::rbac::{Evaluation, Policy};
 use super::{Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target};
-use crate::authentication::{AUTHENTICATED, Impersonation, MASTERS, User};
+use crate::authentication::{Impersonation, MASTERS, User};
 use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
@@ -15,6 +17,16 @@ use rooflet_apimachinery::verb::Verb;
 pub(crate) struct Rules {
     authorizers: Vec<Arc<dyn Authorizer>>,
     policies: Vec<Arc<dyn ObjectPolicy>>,
+    rbac: StoredPolicy,
+}
+
+/// Decision of all rules, with a reason that may be empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Allowed(String),
+    Denied(String),
+    /// No authorizer and no role has an opinion, so the request is denied.
+    NoOpinion(String),
 }
 
 impl fmt::Debug for Rules {
@@ -51,22 +63,41 @@ pub(crate) struct ObjectPlace<'a> {
     pub name: &'a str,
 }
 
+impl<'a> ObjectPlace<'a> {
+    fn attributes(self) -> ResourceAttributes<'a> {
+        ResourceAttributes {
+            group: &self.resource.group,
+            version: self.version,
+            resource: &self.resource.resource,
+            subresource: self.subresource,
+            namespace: self.namespace,
+            name: Some(self.name),
+            field_selector: "",
+        }
+    }
+}
+
 impl Rules {
-    pub(crate) fn new(authorizers: Vec<Arc<dyn Authorizer>>, policies: Vec<Arc<dyn ObjectPolicy>>) -> Self {
+    pub(crate) fn new(
+        authorizers: Vec<Arc<dyn Authorizer>>,
+        policies: Vec<Arc<dyn ObjectPolicy>>,
+        rbac: StoredPolicy,
+    ) -> Self {
         Self {
             authorizers,
             policies,
+            rbac,
         }
     }
 
     /// Checks whether the user may make the request.
     pub(crate) fn authorize(&self, user: &User, asked: RequestHead<'_>) -> Result<(), ApiError> {
-        if user.is_in(MASTERS) || is_open_to_all(user, asked.route, asked.verb) {
+        if matches!(asked.route, Route::Version | Route::Health { .. }) {
             return Ok(());
         }
-        self.decide(&Attributes {
+        self.require(&Attributes {
             user,
-            verb: asked.verb,
+            verb: asked.verb.as_str(),
             target: target_of(asked),
         })
     }
@@ -77,44 +108,55 @@ impl Rules {
         user: &User,
         requested: &Impersonation,
     ) -> Result<(), ApiError> {
-        if user.is_in(MASTERS) {
-            return Ok(());
-        }
         requested.required.iter().try_for_each(|required| {
-            self.decide(&Attributes {
+            self.require(&Attributes {
                 user,
-                verb: Verb::Impersonate,
+                verb: Verb::Impersonate.as_str(),
                 target: Target::Resource(required.attributes()),
             })
         })
     }
 
-    fn decide(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+    /// Returns the stored roles and bindings.
+    pub(crate) fn policy(&self) -> RwLockReadGuard<'_, Policy> {
+        self.rbac.read()
+    }
+
+    /// Returns the messages of authorizers that allow the user requests that no role contains.
+    pub(crate) fn unlisted(&self, user: &User) -> Vec<String> {
+        let authorizers = self.authorizers.iter();
+        authorizers
+            .filter_map(|authorizer| authorizer.unlisted(user))
+            .collect()
+    }
+
+    /// Checks that the request is allowed.
+    pub(super) fn require(&self, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+        match self.evaluate(attributes) {
+            Verdict::Allowed(_) => Ok(()),
+            Verdict::Denied(reason) | Verdict::NoOpinion(reason) => Err(forbidden(attributes, &reason)),
+        }
+    }
+
+    /// Decides about a request or a review.
+    pub(crate) fn evaluate(&self, attributes: &Attributes<'_>) -> Verdict {
+        if attributes.user.is_in(MASTERS) {
+            return Verdict::Allowed(String::new());
+        }
         let mut reasons = Vec::new();
         for authorizer in &self.authorizers {
             match authorizer.authorize(attributes) {
-                Decision::Allow => return Ok(()),
-                Decision::Deny(reason) => return Err(forbidden(attributes, &reason)),
-                Decision::NoOpinion(reason) if reason.is_empty() => {}
+                Decision::Allow => return Verdict::Allowed(String::new()),
+                Decision::Deny(reason) => return Verdict::Denied(reason),
                 Decision::NoOpinion(reason) => reasons.push(reason),
             }
         }
-        Err(forbidden(attributes, &reasons.join("; ")))
-    }
-}
-
-/// Returns true for requests that every user may make, and those of the role system:discovery.
-fn is_open_to_all(user: &User, route: &Route, verb: Verb) -> bool {
-    match route {
-        Route::Version | Route::Health { .. } => true,
-        Route::CoreVersions
-        | Route::Groups
-        | Route::Group(_)
-        | Route::Resources { .. }
-        | Route::OpenApiV2
-        | Route::OpenApiIndex
-        | Route::OpenApiDocument(_) => verb == Verb::Get && user.is_in(AUTHENTICATED),
-        Route::Root | Route::Metrics | Route::Resource(_) | Route::Unknown => false,
+        match self.policy().evaluate(attributes) {
+            Evaluation::Allowed(reason) => return Verdict::Allowed(reason),
+            Evaluation::NoOpinion(reason) => reasons.push(reason),
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        Verdict::NoOpinion(reasons.join("; "))
     }
 }
 
@@ -197,6 +239,18 @@ impl Requestor {
         old: Option<&Value>,
         new: &Value,
     ) -> Result<(), ApiError> {
+        if self.user.is_in(MASTERS) {
+            return Ok(());
+        }
+        if old.is_none() && self.verb != Verb::Create {
+            // An update or patch creates the object.
+            self.rules.require(&Attributes {
+                user: &self.user,
+                verb: Verb::Create.as_str(),
+                target: Target::Resource(place.attributes()),
+            })?;
+        }
+        self.check_grant(place, old, new)?;
         self.check(place, |policy, resource| {
             policy.check_change(&self.user, resource, old, new)
         })
@@ -210,20 +264,12 @@ impl Requestor {
         if self.user.is_in(MASTERS) {
             return Ok(());
         }
-        let resource = ResourceAttributes {
-            group: &place.resource.group,
-            version: place.version,
-            resource: &place.resource.resource,
-            subresource: place.subresource,
-            namespace: place.namespace,
-            name: Some(place.name),
-            field_selector: "",
-        };
+        let resource = place.attributes();
         for policy in &self.rules.policies {
             check(policy.as_ref(), &resource).map_err(|Forbidden(reason)| {
                 let attributes = Attributes {
                     user: &self.user,
-                    verb: self.verb,
+                    verb: self.verb.as_str(),
                     target: Target::Resource(resource),
                 };
                 forbidden(&attributes, &reason)
@@ -235,7 +281,9 @@ impl Requestor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rbac::tests::default_policy;
     use super::*;
+    use crate::authentication::AUTHENTICATED;
     use crate::endpoints::routes;
 
     fn check_by(rules: &Rules, user: &User, verb: Verb, path: &str) -> Result<(), String> {
@@ -250,7 +298,8 @@ mod tests {
     }
 
     fn check(user: &User, verb: Verb, path: &str) -> Result<(), String> {
-        check_by(&Rules::new(Vec::new(), Vec::new()), user, verb, path)
+        let rules = Rules::new(Vec::new(), Vec::new(), default_policy().into());
+        check_by(&rules, user, verb, path)
     }
 
     /// Authorizer with a constant decision.
@@ -278,7 +327,7 @@ mod tests {
             let authorizers = decisions
                 .into_iter()
                 .map(|decision| Arc::new(Fixed(decision)) as Arc<dyn Authorizer>);
-            let rules = Rules::new(authorizers.collect(), Vec::new());
+            let rules = Rules::new(authorizers.collect(), Vec::new(), StoredPolicy::default());
             let got = check_by(&rules, &User::new("alice", &[]), Verb::List, "/api/v1/configmaps");
             let expect = expect.map(|hint| {
                 format!(
@@ -316,7 +365,8 @@ mod tests {
 
     #[test]
     fn policies_apply_to_all_users_except_masters() {
-        let rules = Arc::new(Rules::new(Vec::new(), vec![Arc::new(Closed)]));
+        let policies: Vec<Arc<dyn ObjectPolicy>> = vec![Arc::new(Closed)];
+        let rules = Arc::new(Rules::new(Vec::new(), policies, StoredPolicy::default()));
         let resource = GroupResource::new("g", "gizmos");
         let place = ObjectPlace {
             resource: &resource,
@@ -336,7 +386,7 @@ mod tests {
             "gizmos.g \"x\" is forbidden: User \"alice\" cannot patch resource \"gizmos/status\" in API group \"g\" in the \
              namespace \"n\": hidden"
         );
-        let rejected = by(&[]).check_change(place, None, &Value::Null);
+        let rejected = by(&[]).check_change(place, Some(&Value::Null), &Value::Null);
         assert!(rejected.expect_err("frozen").message().ends_with(": frozen"));
         assert!(by(&[MASTERS]).check_stored(place, None).is_ok());
         assert!(by(&[MASTERS]).check_change(place, None, &Value::Null).is_ok());

@@ -55,6 +55,12 @@ pub(super) fn prepare_create(csr: &mut Value, by: Option<&User>) {
     if let Some(user) = by {
         spec.insert("username".to_owned(), json!(user.name));
         spec.insert("groups".to_owned(), json!(user.groups));
+        if !user.uid.is_empty() {
+            spec.insert("uid".to_owned(), json!(user.uid));
+        }
+        if !user.extra.is_empty() {
+            spec.insert("extra".to_owned(), json!(user.extra));
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::engine::{
 };
 use crate::metrics::ApiServerMetrics;
 use crate::object;
-use crate::registry::resource::{Resource, ScalePaths, Subresource};
+use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::{ApiError, deleted};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
@@ -62,11 +62,11 @@ pub(crate) struct Admitted {
 }
 
 /// Request for a resource, resolved.
-struct Call<'a> {
-    request: &'a Request,
-    by: Requestor,
-    path: &'a ResourcePath,
-    resource: Arc<Resource>,
+pub(super) struct Call<'a> {
+    pub(super) request: &'a Request,
+    pub(super) by: Requestor,
+    pub(super) path: &'a ResourcePath,
+    pub(super) resource: Arc<Resource>,
     subresource: Option<Subresource>,
 }
 
@@ -165,6 +165,18 @@ impl Api {
             Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
             Some(_) | None => None,
         };
+        let of_token = |token: &str| self.user_of_token(token);
+        let caller = authentication::authenticate(certificate, &request.headers, of_token)?;
+        let Some(requested) = Impersonation::parse(&request.headers)? else {
+            return Ok(caller);
+        };
+        self.rules.authorize_impersonation(&caller, &requested)?;
+        debug!(caller = caller.name, user = requested.user.name, "impersonating");
+        Ok(requested.user)
+    }
+
+    /// Returns the user of a bearer token, or `None` if the token is not valid.
+    pub(super) fn user_of_token(&self, token: &str) -> Option<User> {
         let secret = |token: &BootstrapToken| {
             let snapshot = self.engine.registry.snapshot();
             let secrets = snapshot.built_in(BuiltIn::Secret);
@@ -174,14 +186,8 @@ impl Api {
                 .get(&secrets.key(Some(TOKEN_NAMESPACE), &token.secret_name()))?;
             Some(record.json().clone())
         };
-        let (token, now) = (self.token.reveal(), self.engine.clock.now());
-        let caller = authentication::authenticate(certificate, &request.headers, token, secret, now)?;
-        let Some(requested) = Impersonation::parse(&request.headers)? else {
-            return Ok(caller);
-        };
-        self.rules.authorize_impersonation(&caller, &requested)?;
-        debug!(caller = caller.name, user = requested.user.name, "impersonating");
-        Ok(requested.user)
+        let now = self.engine.clock.now();
+        authentication::user_of_token(token, self.token.reveal(), secret, now)
     }
 
     async fn resource(
@@ -234,6 +240,12 @@ impl Api {
             subresource,
         };
         let has_name = path.name.is_some();
+        if let Origin::BuiltIn(BuiltIn::Review(review)) = &call.resource.origin {
+            return match (verb, has_name) {
+                (Verb::Create, false) => self.review(&call, *review, warnings),
+                _ => Err(call.unsupported(verb)),
+            };
+        }
         match (verb, subresource) {
             (Verb::Get, _) => self.get(&call),
             (Verb::List, None) => self.list(&call).await,
@@ -459,7 +471,7 @@ impl Api {
         }
     }
 
-    fn show(
+    pub(super) fn show(
         &self,
         call: &Call<'_>,
         media: OutputMedia,
@@ -510,12 +522,12 @@ impl Api {
 }
 
 impl Call<'_> {
-    fn media(&self) -> Result<OutputMedia, ApiError> {
+    pub(super) fn media(&self) -> Result<OutputMedia, ApiError> {
         negotiate::output(self.request.accept())
     }
 
     /// Returns the body and its encoding.
-    fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
+    pub(super) fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
         let (content_type, body) = (self.request.content_type(), &self.request.body);
         if negotiate::essence(content_type) == PROTOBUF && protobuf::is_read(&self.resource) {
             let json = protobuf::to_json(body).map_err(|err| ApiError::bad_request(err.to_string()))?;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::builtin::BuiltIn;
 use crate::object::typed::{format_micro_time, format_time};
 use crate::registry::resource::Resource;
-use messages::{Field, Shape, UNKNOWN, one};
+use messages::{Field, Shape, UNKNOWN, list, one};
 
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
@@ -171,6 +171,11 @@ fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value> {
         }
         (Wire::Bytes(bytes), Shape::Bytes) => Ok(json!(BASE64.encode(bytes))),
         (Wire::Bytes(bytes), Shape::Message(fields)) => message(bytes, fields),
+        (Wire::Bytes(bytes), Shape::Texts) => {
+            let mut texts = message(bytes, &[list(1, "items", Shape::Text)])?;
+            let texts = texts["items"].take();
+            Ok(if texts.is_null() { json!([]) } else { texts })
+        }
         (Wire::Bytes(bytes), Shape::Time) => time(bytes, format_time),
         (Wire::Bytes(bytes), Shape::MicroTime) => time(bytes, format_micro_time),
         (Wire::Number(number), Shape::Integer | Shape::Count) => Ok(json!(number.cast_signed())),

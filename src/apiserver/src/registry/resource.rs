@@ -201,10 +201,12 @@ impl Resource {
         self.custom().is_none_or(|custom| custom.is_served)
     }
 
-    /// Returns true for the storage version.
+    /// Returns true for the storage version of a kind that is stored.
     pub(crate) fn is_stored(&self) -> bool {
-        self.custom()
-            .is_none_or(|custom| custom.storage_version == self.version)
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.is_stored(),
+            Origin::Custom(custom) => custom.storage_version == self.version,
+        }
     }
 
     pub(crate) fn is(&self, built_in: BuiltIn) -> bool {

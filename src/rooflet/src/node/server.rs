@@ -244,6 +244,7 @@ async fn start_api_server(
         in_flight: config.in_flight,
         authorizers: vec![Arc::new(NodeAuthorizer)],
         policies: vec![Arc::new(NodeAuthorizer)],
+        cluster_roles: rooflet_authorizer::cluster_roles(),
     };
     let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
     let definitions: Vec<_> = crd::all()

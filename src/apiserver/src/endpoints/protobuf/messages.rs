@@ -19,6 +19,8 @@ pub(super) enum Shape {
     Message(&'static [Field]),
     /// Map from text to this shape.
     Map(&'static Shape),
+    /// Message that only contains a list of texts; a list in JSON.
+    Texts,
 }
 
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub(super) const fn one(number: u64, name: &'static str, shape: Shape) -> Field 
     }
 }
 
-const fn list(number: u64, name: &'static str, shape: Shape) -> Field {
+pub(super) const fn list(number: u64, name: &'static str, shape: Shape) -> Field {
     Field {
         is_list: true,
         ..one(number, name, shape)
@@ -55,6 +57,16 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
         ("events.k8s.io/v1", "Event") => EVENT,
         ("coordination.k8s.io/v1", "Lease") => LEASE,
         ("certificates.k8s.io/v1", "CertificateSigningRequest") => CERTIFICATE_SIGNING_REQUEST,
+        ("rbac.authorization.k8s.io/v1", "Role") => ROLE,
+        ("rbac.authorization.k8s.io/v1", "ClusterRole") => CLUSTER_ROLE,
+        ("rbac.authorization.k8s.io/v1", "RoleBinding" | "ClusterRoleBinding") => ROLE_BINDING,
+        ("authentication.k8s.io/v1", "SelfSubjectReview") => SELF_SUBJECT_REVIEW,
+        ("authentication.k8s.io/v1", "TokenReview") => TOKEN_REVIEW,
+        ("authorization.k8s.io/v1", "SelfSubjectAccessReview") => SELF_SUBJECT_ACCESS_REVIEW,
+        ("authorization.k8s.io/v1", "SelfSubjectRulesReview") => SELF_SUBJECT_RULES_REVIEW,
+        ("authorization.k8s.io/v1", "SubjectAccessReview" | "LocalSubjectAccessReview") => {
+            SUBJECT_ACCESS_REVIEW
+        }
         // Clients send the version of the deleted object or of the options.
         (_, "DeleteOptions") => DELETE_OPTIONS,
         _ => return None,
@@ -210,6 +222,136 @@ const CERTIFICATE_SIGNING_REQUEST: &[Field] = &[
                 ]),
             ),
             one(2, "certificate", Shape::Bytes),
+        ]),
+    ),
+];
+
+const POLICY_RULE: &[Field] = &[
+    list(1, "verbs", Shape::Text),
+    list(2, "apiGroups", Shape::Text),
+    list(3, "resources", Shape::Text),
+    list(4, "resourceNames", Shape::Text),
+    list(5, "nonResourceURLs", Shape::Text),
+];
+
+const ROLE: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    list(2, "rules", Shape::Message(POLICY_RULE)),
+];
+
+const REQUIREMENT: &[Field] = &[
+    one(1, "key", Shape::Text),
+    one(2, "operator", Shape::Text),
+    list(3, "values", Shape::Text),
+];
+
+const LABEL_SELECTOR: &[Field] = &[
+    one(1, "matchLabels", Shape::Map(&Shape::Text)),
+    list(2, "matchExpressions", Shape::Message(REQUIREMENT)),
+];
+
+const CLUSTER_ROLE: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    list(2, "rules", Shape::Message(POLICY_RULE)),
+    one(
+        3,
+        "aggregationRule",
+        Shape::Message(&[list(1, "clusterRoleSelectors", Shape::Message(LABEL_SELECTOR))]),
+    ),
+];
+
+const ROLE_BINDING: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    list(
+        2,
+        "subjects",
+        Shape::Message(&[
+            one(1, "kind", Shape::Text),
+            one(2, "apiGroup", Shape::Text),
+            one(3, "name", Shape::Text),
+            one(4, "namespace", Shape::Text),
+        ]),
+    ),
+    one(
+        3,
+        "roleRef",
+        Shape::Message(&[
+            one(1, "apiGroup", Shape::Text),
+            one(2, "kind", Shape::Text),
+            one(3, "name", Shape::Text),
+        ]),
+    ),
+];
+
+// The server sets the status of reviews and ignores that of a request.
+
+const SELF_SUBJECT_REVIEW: &[Field] = &[one(1, "metadata", Shape::Message(OBJECT_META))];
+
+const TOKEN_REVIEW: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[one(1, "token", Shape::Text), list(2, "audiences", Shape::Text)]),
+    ),
+];
+
+const SELECTOR: &[Field] = &[
+    one(1, "rawSelector", Shape::Text),
+    list(2, "requirements", Shape::Message(REQUIREMENT)),
+];
+
+const RESOURCE_ATTRIBUTES: &[Field] = &[
+    one(1, "namespace", Shape::Text),
+    one(2, "verb", Shape::Text),
+    one(3, "group", Shape::Text),
+    one(4, "version", Shape::Text),
+    one(5, "resource", Shape::Text),
+    one(6, "subresource", Shape::Text),
+    one(7, "name", Shape::Text),
+    one(8, "fieldSelector", Shape::Message(SELECTOR)),
+    one(9, "labelSelector", Shape::Message(SELECTOR)),
+];
+
+const NON_RESOURCE_ATTRIBUTES: &[Field] = &[one(1, "path", Shape::Text), one(2, "verb", Shape::Text)];
+
+const SELF_SUBJECT_ACCESS_REVIEW: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            one(1, "resourceAttributes", Shape::Message(RESOURCE_ATTRIBUTES)),
+            one(
+                2,
+                "nonResourceAttributes",
+                Shape::Message(NON_RESOURCE_ATTRIBUTES),
+            ),
+        ]),
+    ),
+];
+
+const SELF_SUBJECT_RULES_REVIEW: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "spec", Shape::Message(&[one(1, "namespace", Shape::Text)])),
+];
+
+const SUBJECT_ACCESS_REVIEW: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            one(1, "resourceAttributes", Shape::Message(RESOURCE_ATTRIBUTES)),
+            one(
+                2,
+                "nonResourceAttributes",
+                Shape::Message(NON_RESOURCE_ATTRIBUTES),
+            ),
+            one(3, "user", Shape::Text),
+            list(4, "groups", Shape::Text),
+            one(5, "extra", Shape::Map(&Shape::Texts)),
+            one(6, "uid", Shape::Text),
         ]),
     ),
 ];

@@ -1,0 +1,101 @@
+//! Handling of reviews, which are answered but not stored.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::handlers::{Api, Call};
+use super::options::{WriteOptions, WriteVerb};
+use super::reply::Reply;
+use crate::authentication::API_AUDIENCE;
+use crate::builtin::BuiltIn;
+use crate::builtin::review::Review;
+use crate::engine::{ResultObject, Warnings, request_body};
+use crate::object;
+use crate::object::typed::format_time;
+use crate::reviews;
+use crate::status::ApiError;
+
+impl Api {
+    pub(super) fn review(
+        &self,
+        call: &Call<'_>,
+        review: Review,
+        warnings: &mut Warnings,
+    ) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let (body, encoding) = call.body()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
+        let mut object = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
+        let namespace = call.path.namespace.as_deref();
+        if let Some(namespace) = namespace {
+            set_namespace(&mut object, namespace)?;
+        }
+        let errors = BuiltIn::Review(review).validate(&object, None);
+        if !errors.is_empty() {
+            return Err(ApiError::invalid(
+                &call.resource.group,
+                &call.resource.kind,
+                "",
+                &errors,
+            ));
+        }
+        self.answer(call, review, &mut object)?;
+        self.show(call, media, StatusCode::CREATED, &ResultObject::Value(object))
+    }
+
+    /// Sets the status of a review.
+    fn answer(&self, call: &Call<'_>, review: Review, object: &mut Value) -> Result<(), ApiError> {
+        let (rules, user) = (&call.by.rules, &*call.by.user);
+        object::metadata_mut(object);
+        let status = match review {
+            Review::SelfSubjectAccess => reviews::access(rules, user, &object["spec"]),
+            Review::SubjectAccess | Review::LocalSubjectAccess => {
+                let spec = &object["spec"];
+                reviews::access(rules, &reviews::subject(spec), spec)
+            }
+            Review::SelfSubjectRules => {
+                let namespace = object::text(object, &["spec", "namespace"]).to_owned();
+                if namespace.is_empty() {
+                    return Err(ApiError::bad_request("no namespace on request"));
+                }
+                object["spec"] = json!({});
+                reviews::rules(rules, user, &namespace)
+            }
+            Review::SelfSubject => {
+                let now = format_time(self.engine.clock.now());
+                *object = json!({"metadata": {"creationTimestamp": now}});
+                json!({"userInfo": reviews::user_info(user)})
+            }
+            Review::Token => {
+                let token = object::text(object, &["spec", "token"]);
+                if token.is_empty() {
+                    let message = "token is required for TokenReview in authentication";
+                    return Err(ApiError::bad_request(message));
+                }
+                let audiences = object["spec"]["audiences"].as_array();
+                let is_for_api =
+                    audiences.is_none_or(|list| list.iter().any(|audience| audience == API_AUDIENCE));
+                match self.user_of_token(token).filter(|_| is_for_api) {
+                    Some(user) => json!({"authenticated": true, "user": reviews::user_info(&user),
+                        "audiences": [API_AUDIENCE]}),
+                    None => json!({"user": {}, "error": "invalid bearer token"}),
+                }
+            }
+        };
+        object["status"] = status;
+        Ok(())
+    }
+}
+
+fn set_namespace(object: &mut Value, namespace: &str) -> Result<(), ApiError> {
+    match object::namespace(object) {
+        "" => {
+            object::metadata_mut(object).insert("namespace".to_owned(), json!(namespace));
+            Ok(())
+        }
+        given if given == namespace => Ok(()),
+        _ => Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
+    }
+}
