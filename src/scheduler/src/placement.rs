@@ -1,6 +1,8 @@
 //! Placement of replicas on nodes: filter, score and bind, preemption and rebalancing.
 
 pub(crate) mod bind;
+pub(crate) mod choice;
+mod exchange;
 pub(crate) mod filter;
 pub(crate) mod outlook;
 pub(crate) mod preempt;

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 
 use super::fleet::Fleet;
 use super::request::{ReplicaKey, ReplicaRequest};
-use crate::placement::bind::{bind_all, decide_all, place};
+use crate::placement::bind::{bind_all, decide_all};
+use crate::placement::choice::place;
 use crate::placement::rebalance::rebalance;
 use fixture::{lines, node, replica, set_ready};
 use rooflet_api::v1alpha1::*;
@@ -92,7 +93,7 @@ fn prefers_faster_disk_on_equal_nodes() {
     // Slack has precedence.
     check(
         "a chip=M4_Pro mem=40 disk=7 model=guide:6; b chip=M4_Max/40 mem=40 disk=0.5 model=guide:6",
-        "x rate=10",
+        "x rate=30",
         "x->b",
     );
     // A model in memory is not read again, but nodes without other replicas have precedence.
@@ -154,7 +155,7 @@ fn prefers_node_with_earliest_download() {
     // Slack has precedence.
     check(
         "a chip=M4_Pro mem=40 network=1000; b chip=M4_Max/40 mem=40 network=10",
-        "x rate=10 download=6",
+        "x rate=30 download=6",
         "x->b",
     );
 }
@@ -184,7 +185,7 @@ fn requires_disk_space_for_the_download() {
 fn strategies_choose_differently() {
     let nodes = "air chip=M4 mem=10 model=guide:2; max chip=M4_Max/40 mem=60 model=guide:2; pro chip=M4_Pro mem=40 model=guide:2";
     check(nodes, "x", "x->max");
-    check(nodes, "x rate=20", "x->max");
+    check(nodes, "x rate=20", "x->pro");
     check(nodes, "x strategy=Fastest", "x->max");
     check(nodes, "x strategy=Spread", "x->max");
     check(nodes, "old on=pro model=guide; x strategy=BinPack", "x->pro");
@@ -202,27 +203,49 @@ fn strategies_choose_differently() {
 }
 
 #[test]
-fn slo_slack_prefers_node_with_most_remaining_slack() {
-    // The faster of two chips keeps more slack, until its existing replicas have too little.
+fn slo_slack_prefers_the_smallest_node_with_enough_slack() {
     let nodes = "a chip=M4_Pro mem=40 model=guide:4; b chip=M4_Max/40 mem=40 model=guide:4";
-    check(nodes, "x rate=10", "x->b");
+    check(nodes, "x rate=10", "x->a");
+    // More than half of the slower chip's time.
+    check(nodes, "x rate=40", "x->b");
+    check(nodes, "old on=a rate=30; x rate=10", "x->b");
     check(nodes, "old on=b rate=50; x rate=10", "x->a");
+}
+
+#[test]
+fn smaller_model_gets_the_faster_node_of_one_call() {
+    let nodes = "m4 chip=M4 mem=16 model=middle:6,tiny:3; pro chip=M4_Pro mem=20 model=middle:6,tiny:3";
+    check(nodes, "x model=middle; y model=tiny", "x->m4\ny->pro");
+    // Equal models, other strategies and bound replicas are not exchanged.
+    check(nodes, "x model=tiny; y model=tiny", "x->pro\ny->m4");
+    check(
+        nodes,
+        "x model=middle strategy=Fastest; y model=tiny",
+        "x->pro\ny->m4",
+    );
+    check(nodes, "x on=pro model=middle; y model=tiny", "y->m4");
+    // The slower node has no room for the larger model.
+    check(
+        "m4 chip=M4 mem=5 model=tiny:3; pro chip=M4_Pro mem=20 model=middle:6,tiny:3",
+        "x model=middle; y model=tiny",
+        "x->pro\ny->m4",
+    );
 }
 
 #[test]
 fn placements_of_one_call_leave_memory_for_the_largest() {
     let nodes = "a chip=M4_Pro mem=10 model=guide:4; b chip=M4_Pro mem=10 model=guide:4; \
                  max chip=M4_Max/40 mem=40 model=guide:4,large:36";
-    check(nodes, "x rate=10; y rate=10", "x->max\ny->max");
-    check(nodes, "x rate=10; y rate=10; z model=large", "x->a\ny->b\nz->max");
+    check(nodes, "x rate=30; y rate=30", "x->max\ny->a");
+    check(nodes, "x rate=30; y rate=30; z model=large", "x->b\ny->a\nz->max");
     // Bound replicas do not move.
     check(
         nodes,
-        "x on=max rate=10; y rate=10; z model=large",
-        "y->max\n\
-         z: 0/3 nodes are available: 1 Apple M4 Max: insufficient memory (31.1 GiB free at most); 2 Apple M4 Pro: no model \
+        "x on=max rate=30; y rate=30; z model=large",
+        "y->a\n\
+         z: 0/3 nodes are available: 1 Apple M4 Max: insufficient memory (35.5 GiB free at most); 2 Apple M4 Pro: no model \
          `large` in the model directory; max: needs 36.5 GiB (weights 36.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 \
-         tokens + activations 0 B + runtime 476.8 MiB), 31.1 GiB free. Remedies, smallest change first: fewer other \
+         tokens + activations 0 B + runtime 476.8 MiB), 35.5 GiB free. Remedies, smallest change first: fewer other \
          replicas on max",
     );
 }
@@ -438,8 +461,9 @@ fn proposes_moves_that_are_worth_their_cost() {
     check("p of=d on=a ready; q of=d on=a ready", "p a->max");
     // Neither replicas that are not ready nor ones without a controller.
     check("p of=d on=a; q of=d on=a", "");
-    check("p on=pro rate=40 ready", "");
-    check("p of=d on=pro rate=40 ready", "p pro->max");
+    check("p on=pro rate=80 ready", "");
+    check("p of=d on=pro rate=80 ready", "p pro->max");
+    check("p of=d on=pro rate=40 ready", "");
     check("p of=d on=pro strategy=Fastest ready", "p pro->max");
     check(
         "p of=d on=a ready strategy=BinPack; q of=e on=b ready strategy=BinPack",

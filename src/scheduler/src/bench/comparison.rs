@@ -315,13 +315,10 @@ mod tests {
     /// The scheduler places replicas one after the other. In the office, the first deployment gets
     /// the two M4 Pro, and the small model that would gain most from them comes last.
     #[test]
-    fn default_reaches_95_percent_of_the_optimal_speed_on_average() {
+    fn default_reaches_95_percent_of_the_optimal_speed() {
         let results = compare_policies();
-        let optima: Vec<_> = results
-            .iter()
-            .filter(|result| result.policy == "optimum")
-            .collect();
-        let shares = optima.iter().map(|optimum| {
+        let optima = results.iter().filter(|result| result.policy == "optimum");
+        for optimum in optima {
             let of_default = results
                 .iter()
                 .find(|result| result.fleet == optimum.fleet && result.policy.starts_with("default"))
@@ -329,13 +326,10 @@ mod tests {
             let share = of_default.mean / optimum.mean;
             assert_eq!(of_default.placed, optimum.placed, "{}", optimum.fleet);
             assert!(
-                (0.85..=1.0 + 1e-9).contains(&share),
+                (0.95..=1.0 + 1e-9).contains(&share),
                 "{}: {share:.3}",
                 optimum.fleet
             );
-            share
-        });
-        let average = shares.sum::<f64>() / optima.len() as f64;
-        assert!(average >= 0.95, "{average:.3} of the optimum");
+        }
     }
 }

@@ -179,8 +179,8 @@ impl Load {
     /// Returns the pressure of the objectives with one more replica of this share.
     ///
     /// The pressure of an objective of share s is s divided by the time that other replicas leave,
-    /// between 0 and 1. 1 minus the pressure is the slack. The result is the sum over all
-    /// objectives.
+    /// between 0 and 1. 1 minus the pressure is the slack. Slack above [`ENOUGH_SLACK`] does not
+    /// count. The result is the sum over all objectives.
     pub(crate) fn pressure_with(&self, share: f64, has_objectives: bool) -> f64 {
         let all = self.share + share;
         self.objective_shares
@@ -188,6 +188,7 @@ impl Load {
             .copied()
             .chain(has_objectives.then_some(share))
             .map(|share| share / (1.0 - all + share).max(share))
+            .map(|pressure| pressure.max(1.0 - ENOUGH_SLACK))
             .sum()
     }
 
@@ -202,12 +203,18 @@ impl Load {
         (1.0 - objectives).max(0.0) / (others + 1) as f64
     }
 
+    /// Returns the share of the chip's time of each replica without objectives, if all are busy and
+    /// there is at least one.
+    pub(crate) fn best_effort_part(&self) -> f64 {
+        let time = (1.0 - self.objective_shares.iter().sum::<f64>()).max(0.0);
+        time / self.best_effort.len().max(1) as f64
+    }
+
     /// Returns the predicted decode speed of each replica without objectives if all are busy, in
     /// tokens per second.
     pub(crate) fn shared_speeds(&self) -> impl Iterator<Item = f64> {
-        let time = (1.0 - self.objective_shares.iter().sum::<f64>()).max(0.0);
-        let neighbours = self.best_effort.len() as f64;
-        self.best_effort.iter().map(move |rate| rate * time / neighbours)
+        let part = self.best_effort_part();
+        self.best_effort.iter().map(move |rate| rate * part)
     }
 
     /// Returns the predicted effect of one more replica without objectives. `rate` is the decode
@@ -249,6 +256,10 @@ pub(crate) struct SharedSpeed {
     /// such replicas.
     pub(crate) gain: f64,
 }
+
+/// Slack above this value does not improve a placement. With random arrivals and half of the time
+/// free, a request waits half of its service time on average (M/D/1 queue).
+const ENOUGH_SLACK: f64 = 0.5;
 
 /// Gains and losses on shared nodes below this part of the new replica's own speed count as 0.
 const MIN_SHARED_GAIN: f64 = 0.1;

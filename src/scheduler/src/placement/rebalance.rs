@@ -1,6 +1,6 @@
 //! Rebalancing: proposals to move running replicas to better nodes. This module moves no replicas.
 
-use super::bind::place;
+use super::choice::place;
 use super::filter::filter;
 use super::rejection::Rejection;
 use super::room::make_room;

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::iter;
 
-use super::bind::{Decision, Placement, choose};
+use super::choice::{Decision, Placement, choose};
 use crate::fleet::Fleet;
 use crate::fleet::node::Resident;
 use crate::request::ReplicaRequest;

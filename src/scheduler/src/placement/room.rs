@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::bind::choose;
+use super::choice::choose;
 use super::preempt::leaving;
 use super::rebalance::{Move, arrival, is_movable, request_for_move, score_on_current_node};
 use super::topology::Domains;

@@ -31,10 +31,13 @@ pub(crate) struct PlacementScore {
 pub(crate) enum Terms {
     SloSlack {
         /// Slack that all replicas on the node lose, the new one included, in percent. Slack is the
-        /// share of its time that a replica does not need for its objective. Whole percents,
-        /// because predictions are not more precise.
+        /// share of its time that a replica does not need for its objective, up to `ENOUGH_SLACK`.
+        /// Whole percents, because predictions are not more precise.
         slack_lost: i64,
         loading: Loading,
+        /// Level of the node's free chip time and memory. Nodes with less come first, so that the
+        /// fastest nodes stay free for models that need them.
+        room: i64,
         memory_left: Bytes,
     },
     /// Strategy SloSlack for a replica without objectives.
@@ -105,6 +108,11 @@ impl PlacementScore {
         }
     }
 
+    /// Returns the terms that are more important than those of the strategy.
+    pub(super) fn precedence(&self) -> (u32, u32, Copies) {
+        (self.excess, self.soft_taints, self.copies)
+    }
+
     /// Returns the score as text.
     pub(crate) fn columns(&self) -> String {
         let mut text = String::new();
@@ -132,6 +140,10 @@ impl Terms {
             let memory = memory_left.0 as f64 / node.allocatable.0.max(1) as f64;
             (memory, (load.free_share() - share).max(0.0))
         };
+        let rate = || {
+            let speed = requirements.and_then(|requirements| requirements.speed);
+            speed.map_or(UNKNOWN_RATE, |speed| speed.decode.p50)
+        };
         let has_objectives = request.has_objectives();
         let slack_lost = || percent(load.pressure_with(share, has_objectives) - load.pressure);
         let loading = Loading::new(request, node, fit);
@@ -150,6 +162,7 @@ impl Terms {
             }
             PlacementStrategy::SloSlack => Self::SloSlack {
                 slack_lost: slack_lost(),
+                room: room_level(load.free_share() * rate(), load.free(node.allocatable)),
                 loading,
                 memory_left,
             },
@@ -223,6 +236,13 @@ fn speed_level(speed: f64) -> i64 {
     }
 }
 
+/// Returns the level of a node's free resources: the binary logarithm of the predicted speed of the
+/// new replica in the free chip time, times the free memory.
+fn room_level(speed: f64, memory: Bytes) -> i64 {
+    let room = speed.max(UNKNOWN_RATE) * memory.0.max(1) as f64;
+    room.log2().round() as i64
+}
+
 /// Returns the logarithmic level of a gain or loss in tokens per second, symmetric around 0.
 fn gain_level(gain: f64) -> i64 {
     let level = (gain.abs() / MIN_GAIN).ln().max(0.0) / LEVEL.ln();
@@ -240,6 +260,7 @@ impl fmt::Display for Terms {
                 slack_lost,
                 loading,
                 memory_left,
+                ..
             } => {
                 write!(f, "{slack_lost} % slack lost, {loading}, {memory_left} left free")
             }

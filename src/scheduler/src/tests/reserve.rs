@@ -3,7 +3,8 @@
 use super::check_with_reserve;
 use super::fixture::{lines, node, replica};
 use crate::fleet::Fleet;
-use crate::placement::bind::{bind_all, decide_all, place};
+use crate::placement::bind::{bind_all, decide_all};
+use crate::placement::choice::place;
 use crate::request::ReplicaRequest;
 
 /// Two replicas of 3 GiB fit on each.

@@ -3,7 +3,7 @@
 use super::check;
 use super::fixture::{lines, node, replica};
 use crate::fleet::Fleet;
-use crate::placement::bind::place;
+use crate::placement::choice::place;
 use crate::request::ReplicaRequest;
 
 fn message(nodes: &str, replicas: &str) -> String {
