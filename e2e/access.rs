@@ -157,6 +157,47 @@ fn namespace_administrator_grants_only_own_permissions() {
 }
 
 #[test]
+fn service_account_acts_with_its_token() {
+    let Some((server, _)) = start() else { return };
+    let admin = &server.kubectl;
+    admin.run("create namespace team").ok();
+    assert_eq!(
+        admin.run("create serviceaccount robot -n team").ok(),
+        "serviceaccount/robot created\n"
+    );
+    admin
+        .run("create rolebinding robot --clusterrole=view --serviceaccount=team:robot -n team")
+        .ok();
+    let token = admin.run("create token robot -n team --duration=20m").ok();
+    let as_robot = format!("--token={}", token.trim());
+    let identity = admin.run(&format!("auth whoami {as_robot}")).ok();
+    for expect in ["system:serviceaccount:team:robot", "system:serviceaccounts:team"] {
+        assert!(identity.contains(expect), "{identity}");
+    }
+    admin.run(&format!("get configmaps -n team {as_robot}")).ok();
+    let refused = admin.run(&format!("get configmaps {as_robot}")).expect_failure();
+    assert!(
+        refused.contains("User \"system:serviceaccount:team:robot\" cannot list resource \"configmaps\""),
+        "{refused}"
+    );
+    assert_eq!(
+        can_i(
+            admin,
+            "list configmaps -n team --as=system:serviceaccount:team:robot"
+        ),
+        "yes"
+    );
+    admin.run("delete serviceaccount robot -n team").ok();
+    let refused = admin
+        .run(&format!("get configmaps -n team {as_robot}"))
+        .expect_failure();
+    assert!(
+        refused.contains("You must be logged in to the server"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn impersonation_requires_the_verb_impersonate() {
     let Some((server, alice)) = start() else { return };
     let admin = &server.kubectl;

@@ -1,5 +1,7 @@
-//! Authentication of requests by client certificate, administrator token or bootstrap token.
+//! Authentication of requests by client certificate, administrator token, bootstrap token or token
+//! of a service account.
 
+pub(crate) mod account_token;
 mod bootstrap;
 mod impersonation;
 mod user;
@@ -10,8 +12,9 @@ use serde_json::Value;
 use tracing::debug;
 
 use crate::status::ApiError;
+use account_token::{Referenced, RejectAccountTokenError, TokenUser};
 use rooflet_base::error::Chain;
-use rooflet_pki::{BootstrapToken, UserCertificateError, UserName};
+use rooflet_pki::{AccountKey, BootstrapToken, TOKEN_NAMESPACE, UserCertificateError, UserName};
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
 pub(crate) use impersonation::Impersonation;
@@ -38,7 +41,7 @@ pub(crate) const API_AUDIENCE: &str = "https://kubernetes.default.svc";
 pub(crate) fn authenticate(
     certificate: Option<Result<UserName, UserCertificateError>>,
     headers: &HeaderMap,
-    of_token: impl FnOnce(&str) -> Option<User>,
+    of_token: impl FnOnce(&str) -> Result<User, RejectTokenError>,
 ) -> Result<User, ApiError> {
     let has_bad_certificate = match certificate {
         None => false,
@@ -58,23 +61,60 @@ pub(crate) fn authenticate(
     match presented {
         None | Some("") if !has_bad_certificate => Ok(User::anonymous()),
         None => Err(ApiError::unauthorized()),
-        Some(presented) => of_token(presented).ok_or_else(ApiError::unauthorized),
+        Some(presented) => of_token(presented).map_err(|err| {
+            debug!(error = %err, "bearer token rejected");
+            ApiError::unauthorized()
+        }),
     }
 }
 
-/// Returns the user of a bearer token, or `None` if the token is not valid. `token` is that of the
-/// administrator. `secret` looks up the Secret of a bootstrap token.
-pub(crate) fn user_of_token(
-    presented: &str,
-    token: &str,
-    secret: impl FnOnce(&BootstrapToken) -> Option<Value>,
-    now: Timestamp,
-) -> Option<User> {
-    if is_same(token, presented) {
-        return Some(User::admin());
+/// Error of a bearer token that is not valid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RejectTokenError {
+    #[error("invalid bearer token")]
+    Unknown,
+    #[error("[invalid bearer token, {0}]")]
+    Account(RejectAccountTokenError),
+}
+
+/// Values that bearer tokens are compared with.
+pub(crate) struct TokenSources<'a> {
+    /// Token of the administrator.
+    pub admin: &'a str,
+    /// Key of the tokens of service accounts.
+    pub key: Option<&'a AccountKey>,
+    /// Returns an object by namespace and name.
+    pub stored: &'a dyn Fn(Referenced, &str, &str) -> Option<Value>,
+    pub now: Timestamp,
+}
+
+impl TokenSources<'_> {
+    /// Returns the user of a bearer token that is valid for one of the audiences in `wanted`.
+    pub(crate) fn user_of(&self, presented: &str, wanted: &[String]) -> Result<TokenUser, RejectTokenError> {
+        if let Some(claims) = self.key.and_then(|key| key.verify(presented)) {
+            return account_token::user_of(&claims, wanted, self.stored, self.now)
+                .map_err(RejectTokenError::Account);
+        }
+        // Other tokens are valid for this server only.
+        if !wanted.iter().any(|audience| audience == API_AUDIENCE) {
+            return Err(RejectTokenError::Unknown);
+        }
+        let user = if is_same(self.admin, presented) {
+            Some(User::admin())
+        } else {
+            self.user_of_bootstrap_token(presented)
+        };
+        Ok(TokenUser {
+            user: user.ok_or(RejectTokenError::Unknown)?,
+            audiences: vec![API_AUDIENCE.to_owned()],
+        })
     }
-    let presented = presented.parse().ok()?;
-    bootstrap::user_of(&presented, &secret(&presented)?, now)
+
+    fn user_of_bootstrap_token(&self, presented: &str) -> Option<User> {
+        let presented: BootstrapToken = presented.parse().ok()?;
+        let secret = (self.stored)(Referenced::Secret, TOKEN_NAMESPACE, &presented.secret_name())?;
+        bootstrap::user_of(&presented, &secret, self.now)
+    }
 }
 
 #[cfg(test)]
@@ -88,9 +128,15 @@ mod tests {
         if let Some(text) = authorization {
             headers.insert(header::AUTHORIZATION, text.parse().expect("a header value"));
         }
+        let sources = TokenSources {
+            admin: "secret",
+            key: None,
+            stored: &|_, _, _| None,
+            now: rooflet_base::clock::at(0),
+        };
         let of_token = |presented: &str| {
-            let secret = |_: &BootstrapToken| None;
-            user_of_token(presented, "secret", secret, rooflet_base::clock::at(0))
+            let found = sources.user_of(presented, &[API_AUDIENCE.to_owned()]);
+            found.map(|found| found.user)
         };
         authenticate(certificate, &headers, of_token).map_err(|err| err.code())
     }

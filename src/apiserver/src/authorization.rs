@@ -11,6 +11,7 @@
 mod grants;
 pub(crate) mod rbac;
 mod rules;
+mod signers;
 
 use serde_json::Value;
 

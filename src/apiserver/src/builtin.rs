@@ -41,6 +41,7 @@ pub(crate) enum BuiltIn {
     Namespace,
     ConfigMap,
     Secret,
+    ServiceAccount,
     /// `v1` Event, the form in which events are stored.
     Event,
     /// `events.k8s.io/v1` Event: the same objects with different field names.
@@ -81,6 +82,7 @@ pub(crate) struct Facts {
 pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
 pub(crate) const CSR_STORAGE: &str = "/certificates.k8s.io/certificatesigningrequests/";
 pub(crate) const NAMESPACE_STORAGE: &str = "/core/namespaces/";
+pub(crate) const SERVICE_ACCOUNT_STORAGE: &str = "/core/serviceaccounts/";
 pub(crate) const ROLE_STORAGE: &str = "/rbac.authorization.k8s.io/roles/";
 pub(crate) const CLUSTER_ROLE_STORAGE: &str = "/rbac.authorization.k8s.io/clusterroles/";
 pub(crate) const ROLE_BINDING_STORAGE: &str = "/rbac.authorization.k8s.io/rolebindings/";
@@ -121,7 +123,10 @@ const RBAC: Facts = Facts {
 
 static TYPES: LazyLock<Types> = LazyLock::new(|| {
     let kinds = BuiltIn::ALL.into_iter().map(|kind| kind.facts().definition);
-    Types::of(kinds.chain(["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]))
+    Types::of(kinds.chain([
+        "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
+        Review::TokenRequest.facts().definition,
+    ]))
 });
 
 /// Returns the upstream types of all built-in kinds.
@@ -131,11 +136,12 @@ pub(crate) fn types() -> &'static Types {
 
 impl BuiltIn {
     /// All kinds in discovery order.
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::ConfigMap,
         Self::Event,
         Self::Namespace,
         Self::Secret,
+        Self::ServiceAccount,
         Self::EventsEvent,
         Self::Review(Review::SelfSubject),
         Self::Review(Review::Token),
@@ -188,6 +194,16 @@ impl BuiltIn {
                 kind: "Secret",
                 definition: "io.k8s.api.core.v1.Secret",
                 storage: "/core/secrets/",
+                ..CORE
+            },
+            Self::ServiceAccount => Facts {
+                plural: "serviceaccounts",
+                singular: "serviceaccount",
+                kind: "ServiceAccount",
+                short_names: &["sa"],
+                subresources: &["token"],
+                definition: "io.k8s.api.core.v1.ServiceAccount",
+                storage: SERVICE_ACCOUNT_STORAGE,
                 ..CORE
             },
             Self::Event => EVENT,
@@ -281,6 +297,7 @@ impl BuiltIn {
             | Self::ClusterRoleBinding => NameRule::PathSegment,
             Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
@@ -291,7 +308,9 @@ impl BuiltIn {
 
     pub(crate) fn finalizer_rule(self) -> FinalizerRule {
         match self {
-            Self::Namespace | Self::ConfigMap | Self::Secret => FinalizerRule::Qualified,
+            Self::Namespace | Self::ConfigMap | Self::Secret | Self::ServiceAccount => {
+                FinalizerRule::Qualified
+            }
             Self::Event
             | Self::EventsEvent
             | Self::Lease
@@ -312,6 +331,7 @@ impl BuiltIn {
             Self::Namespace
             | Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Lease
             | Self::CertificateSigningRequest
             | Self::CustomResourceDefinition
@@ -342,6 +362,7 @@ impl BuiltIn {
             ],
             Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
@@ -370,6 +391,7 @@ impl BuiltIn {
             Self::Namespace
             | Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::Lease
             | Self::CertificateSigningRequest
@@ -389,6 +411,7 @@ impl BuiltIn {
             Self::Namespace
             | Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::Lease
             | Self::CertificateSigningRequest
@@ -410,16 +433,17 @@ impl BuiltIn {
     pub(crate) fn default(self, object: &mut Value) {
         match self {
             Self::Secret => secret::default(object),
+            Self::Review(review) => review.default(object),
             Self::Event | Self::EventsEvent => event::default(object),
             Self::Namespace => namespace::default(object),
             Self::CustomResourceDefinition => crd::default(object),
             Self::RoleBinding | Self::ClusterRoleBinding => role_binding::default(object),
             Self::ConfigMap
+            | Self::ServiceAccount
             | Self::Lease
             | Self::CertificateSigningRequest
             | Self::Role
-            | Self::ClusterRole
-            | Self::Review(_) => {}
+            | Self::ClusterRole => {}
         }
     }
 
@@ -431,6 +455,7 @@ impl BuiltIn {
             Self::CustomResourceDefinition => crd::prepare_create(object),
             Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
@@ -452,6 +477,7 @@ impl BuiltIn {
             Self::CustomResourceDefinition => crd::prepare_update(object, old, subresource),
             Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
@@ -466,7 +492,7 @@ impl BuiltIn {
     /// Validates all fields except metadata.
     pub(crate) fn validate(self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         match self {
-            Self::Namespace => Vec::new(),
+            Self::Namespace | Self::ServiceAccount => Vec::new(),
             Self::ConfigMap => config_map::validate(object, old),
             Self::Secret => secret::validate(object, old),
             Self::Event => event::validate(object, old, event::Form::Core),
@@ -488,6 +514,7 @@ impl BuiltIn {
             Self::Namespace
             | Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::EventsEvent
             | Self::CertificateSigningRequest
@@ -506,6 +533,7 @@ impl BuiltIn {
             Self::Namespace => namespace::spec_finalizers(object).next().is_none(),
             Self::ConfigMap
             | Self::Secret
+            | Self::ServiceAccount
             | Self::Event
             | Self::EventsEvent
             | Self::Lease

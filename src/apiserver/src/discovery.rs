@@ -109,14 +109,23 @@ fn rows(resource: &Resource) -> Vec<Value> {
             "name": format!("{}/{}", resource.plural, subresource.as_str()), "singularName": "",
             "namespaced": resource.namespaced, "kind": resource.kind, "verbs": subresource_verbs(subresource),
         });
-        if subresource == Subresource::Scale {
-            row["kind"] = json!("Scale");
-            row["group"] = json!("autoscaling");
+        if let Some((group, kind)) = foreign_kind(subresource) {
+            row["kind"] = json!(kind);
+            row["group"] = json!(group);
             row["version"] = json!("v1");
         }
         row
     });
     std::iter::once(main).chain(subresources).collect()
+}
+
+/// Returns group and kind of a subresource that has another kind than its resource.
+fn foreign_kind(subresource: Subresource) -> Option<(&'static str, &'static str)> {
+    match subresource {
+        Subresource::Scale => Some(("autoscaling", "Scale")),
+        Subresource::Token => Some(("authentication.k8s.io", "TokenRequest")),
+        Subresource::Status | Subresource::Finalize | Subresource::Approval => None,
+    }
 }
 
 fn subresource_verbs(subresource: Subresource) -> &'static [Verb] {
@@ -125,6 +134,7 @@ fn subresource_verbs(subresource: Subresource) -> &'static [Verb] {
             &[Verb::Get, Verb::Patch, Verb::Update]
         }
         Subresource::Finalize => &[Verb::Update],
+        Subresource::Token => &[Verb::Create],
     }
 }
 
@@ -184,8 +194,9 @@ fn aggregated_resource(resource: &Resource) -> Value {
         .subresources()
         .into_iter()
         .map(|subresource| {
-            let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
-            let response = if subresource == Subresource::Scale { scale } else { kind.clone() };
+            let foreign = foreign_kind(subresource)
+                .map(|(group, kind)| json!({"group": group, "version": "v1", "kind": kind}));
+            let response = foreign.unwrap_or_else(|| kind.clone());
             json!({
                 "subresource": subresource.as_str(), "responseKind": response, "verbs": subresource_verbs(subresource)
             })

@@ -13,7 +13,7 @@ use crate::{ApiServer, ApiServerConfig, InFlightLimits, StartApiServerError};
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::{Tasks, TasksError};
-use rooflet_pki::{OpenTokenError, Token};
+use rooflet_pki::{AccountKey, OpenAccountKeyError, OpenTokenError, Token};
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 
 /// Time for in-flight requests to complete when the server stops.
@@ -21,8 +21,8 @@ const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// Options of an [`EmbeddedServer`].
 pub struct EmbeddedOptions {
-    /// Directory of the store (`store.redb`) and the administrator's token (`token`). Created if
-    /// missing.
+    /// Directory of the store (`store.redb`), the administrator's token (`token`) and the key of
+    /// service accounts (`service-account-key.pem`). Created if missing.
     pub data_dir: PathBuf,
     /// Port 0 selects a free port.
     pub listen: SocketAddr,
@@ -61,6 +61,8 @@ pub enum StartEmbeddedError {
     Store(#[from] OpenStoreError),
     #[error("opening the administrator's token")]
     Token(#[from] OpenTokenError),
+    #[error("opening the key of service accounts")]
+    AccountKey(#[from] OpenAccountKeyError),
     #[error("listening on {address}")]
     Listen { address: SocketAddr, source: io::Error },
     #[error("registering metrics")]
@@ -105,6 +107,7 @@ impl EmbeddedServer {
         let listener = TcpListener::bind(options.listen).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let config = ApiServerConfig {
+            account_key: Some(Arc::new(AccountKey::open(&directory)?)),
             in_flight: options.in_flight,
             authorizers: options.authorizers,
             policies: options.policies,

@@ -14,4 +14,5 @@ mod representation;
 pub(crate) mod request;
 mod review;
 pub(crate) mod routes;
+mod token_request;
 mod watch;

@@ -25,13 +25,15 @@ use crate::status::{ApiError, Reason};
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics as base_metrics;
 use rooflet_base::task::Tasks;
-use rooflet_pki::{Token, UserCertificates};
+use rooflet_pki::{AccountKey, Token, UserCertificates};
 use rooflet_store::Store;
 
 /// Configuration of the server, besides its store.
 pub struct ApiServerConfig {
     /// Bearer token of the administrator's kubeconfig.
     pub token: Token,
+    /// Key of the tokens of service accounts. If `None`, the server issues and accepts none.
+    pub account_key: Option<Arc<AccountKey>>,
     /// TLS configuration. `None` serves plain HTTP, over which kubectl does not send tokens.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Verifier of client certificates. `None` ignores them.
@@ -53,6 +55,7 @@ impl ApiServerConfig {
     pub fn new(token: Token) -> Self {
         Self {
             token,
+            account_key: None,
             tls: None,
             users: None,
             signers: None,
@@ -99,6 +102,7 @@ pub enum StartApiServerError {
 pub struct ApiServer {
     engine: Engine,
     token: Token,
+    account_key: Option<Arc<AccountKey>>,
     tls: Option<Arc<rustls::ServerConfig>>,
     users: Option<UserCertificates>,
     signers: Option<Arc<CertificateSigners>>,
@@ -123,6 +127,7 @@ impl ApiServer {
         Ok(Self {
             engine,
             token: config.token,
+            account_key: config.account_key,
             tls: config.tls,
             users: config.users,
             signers: config.signers.map(Arc::new),
@@ -222,6 +227,7 @@ impl ApiServer {
         let api = Arc::new(Api {
             engine: self.engine,
             token: self.token,
+            account_key: self.account_key,
             users: self.users,
             rules: self.rules,
             in_flight: self.in_flight,

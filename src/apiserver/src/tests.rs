@@ -10,6 +10,7 @@ mod overload;
 mod reads;
 mod reviews;
 mod roles;
+mod service_accounts;
 mod watches;
 
 use std::path::Path;
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use super::{ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
-use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
+use rooflet_pki::{AccountKey, Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use rooflet_store::{HistoryLimits, Store, StoreConfig};
 
 /// Upper bound of every wait.
@@ -151,6 +152,7 @@ impl TestServer {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let token = Token::open(directory.path()).expect("a token");
+        let account_key = AccountKey::open(directory.path()).expect("a key");
         let mut config = StoreConfig::at(directory.path().join("store.redb"));
         config.history = options.history;
         let store = Store::open(config, clock.clone()).expect("a new store");
@@ -167,6 +169,7 @@ impl TestServer {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let server = ApiServer::new(
             ApiServerConfig {
+                account_key: Some(Arc::new(account_key)),
                 tls,
                 users,
                 signers,

@@ -2,13 +2,14 @@
 //! tokens and kubeconfig files.
 //!
 //! The crate owns the files of one directory: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and
-//! certificate each) and `token`.
+//! certificate each), `service-account-key.pem` and `token`.
 //!
 //! Invariants:
 //! - Files are readable by their owner only, and each is written completely or not at all.
 //! - Serving certificates are only in memory. They are created at each start and renewed before
 //!   they expire.
 
+mod account_key;
 mod authority;
 mod authority_hash;
 mod bootstrap_token;
@@ -21,6 +22,7 @@ mod serving;
 mod token;
 mod user;
 
+pub use account_key::{AccountKey, OpenAccountKeyError, SignTokenError};
 pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
 pub use authority_hash::AuthorityHash;
 pub use bootstrap_token::{BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use k8s_openapi::{
     Resource,
     api::{
-        authentication::v1::{SelfSubjectReview, TokenReview},
+        authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview},
         authorization::v1::{
             LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
         },
@@ -74,6 +74,7 @@ impl Catalogue {
             LocalSubjectAccessReview,
             SelfSubjectReview,
             TokenReview,
+            TokenRequest,
             Role,
             RoleBinding,
             ClusterRole,

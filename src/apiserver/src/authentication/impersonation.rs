@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::account_token::{GROUP as SERVICE_ACCOUNTS, USER_PREFIX as SERVICE_ACCOUNT_PREFIX};
 use super::user::{AUTHENTICATED, User};
 use crate::authentication::user::UNAUTHENTICATED;
 use crate::authorization::ResourceAttributes;
@@ -18,8 +19,6 @@ const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA_PREFIX: &str = "impersonate-extra-";
-const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 
 /// Requested identity of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,11 +19,11 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{Attributes, Target, User};
+use crate::authentication::account_token::USER_PREFIX as SERVICE_ACCOUNT_USERS;
 use crate::object;
 use rule::Rule;
 
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
-const SERVICE_ACCOUNT_USERS: &str = "system:serviceaccount:";
 
 /// Kind of an RBAC object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

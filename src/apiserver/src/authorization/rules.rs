@@ -251,6 +251,7 @@ impl Requestor {
             })?;
         }
         self.check_grant(place, old, new)?;
+        self.check_signer(place, old, new)?;
         self.check(place, |policy, resource| {
             policy.check_change(&self.user, resource, old, new)
         })

@@ -1,4 +1,4 @@
-//! Reviews: kinds that are answered, but not stored.
+//! Reviews and token requests: kinds that are answered, but not stored.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,14 @@ pub(crate) enum Review {
     SelfSubjectAccess,
     SelfSubjectRules,
     SubjectAccess,
+    /// Request for a token, a subresource of ServiceAccount.
+    TokenRequest,
 }
+
+/// Lifetime of tokens whose request has no expiration, in seconds.
+const LIFETIME_DEFAULT: i64 = 3600;
+const LIFETIME_MIN: i64 = 600;
+const LIFETIME_MAX: i64 = 1 << 32;
 
 const AUTHENTICATION: Facts = Facts {
     group: "authentication.k8s.io",
@@ -75,6 +82,19 @@ impl Review {
                 definition: "io.k8s.api.authorization.v1.SubjectAccessReview",
                 ..AUTHORIZATION
             },
+            Self::TokenRequest => Facts {
+                plural: "tokenrequests",
+                singular: "tokenrequest",
+                kind: "TokenRequest",
+                definition: "io.k8s.api.authentication.v1.TokenRequest",
+                ..AUTHENTICATION
+            },
+        }
+    }
+
+    pub(super) fn default(self, object: &mut Value) {
+        if self == Self::TokenRequest && object["spec"].get("expirationSeconds").is_none() {
+            object["spec"]["expirationSeconds"] = json!(LIFETIME_DEFAULT);
         }
     }
 
@@ -82,6 +102,10 @@ impl Review {
         let mut errors = Vec::new();
         match self {
             Self::SelfSubject | Self::Token | Self::SelfSubjectRules => return errors,
+            Self::TokenRequest => {
+                check_lifetime(&review["spec"]["expirationSeconds"], &mut errors);
+                return errors;
+            }
             Self::SelfSubjectAccess => check_attributes(review, &mut errors),
             Self::SubjectAccess | Self::LocalSubjectAccess => {
                 check_attributes(review, &mut errors);
@@ -129,6 +153,15 @@ impl Review {
             ));
         }
     }
+}
+
+fn check_lifetime(seconds: &Value, errors: &mut Vec<FieldError>) {
+    let detail = match seconds.as_i64().unwrap_or_default() {
+        ..LIFETIME_MIN => "may not specify a duration less than 10 minutes",
+        LIFETIME_MIN..=LIFETIME_MAX => return,
+        _ => "may not specify a duration larger than 2^32 seconds",
+    };
+    errors.push(FieldError::invalid("spec.expirationSeconds", seconds, detail));
 }
 
 fn check_attributes(review: &Value, errors: &mut Vec<FieldError>) {
@@ -268,6 +301,27 @@ mod tests {
             Review::LocalSubjectAccess,
             of("m"),
             &["spec.resourceAttributes.namespace: Invalid value: \"m\": must match metadata.namespace"],
+        );
+    }
+
+    #[test]
+    fn token_lives_for_an_hour_and_at_least_ten_minutes() {
+        let mut request = json!({"metadata": {}});
+        Review::TokenRequest.default(&mut request);
+        assert_eq!(request["spec"]["expirationSeconds"], 3600);
+        let of = |seconds: i64| json!({"spec": {"expirationSeconds": seconds}});
+        check(Review::TokenRequest, of(600), &[]);
+        check(
+            Review::TokenRequest,
+            of(599),
+            &["spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"],
+        );
+        check(
+            Review::TokenRequest,
+            of((1 << 32) + 1),
+            &[
+                "spec.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds",
+            ],
         );
     }
 

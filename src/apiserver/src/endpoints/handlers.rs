@@ -10,7 +10,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::authentication::{self, Impersonation, User};
+use crate::authentication::account_token::{Referenced, TokenUser};
+use crate::authentication::{self, API_AUDIENCE, Impersonation, RejectTokenError, TokenSources, User};
 use crate::authorization::{RequestHead, Requestor, Rules};
 use crate::builtin::BuiltIn;
 use crate::endpoints::gzip;
@@ -35,12 +36,14 @@ use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::{ApiError, deleted};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
-use rooflet_pki::{BootstrapToken, TOKEN_NAMESPACE, Token, UserCertificates};
+use rooflet_pki::{AccountKey, Token, UserCertificates};
 
 /// Dependencies of the request handlers.
 pub(crate) struct Api {
     pub engine: Engine,
     pub token: Token,
+    /// Key of the tokens of service accounts. If `None`, the server issues and accepts none.
+    pub account_key: Option<Arc<AccountKey>>,
     /// Verifier of client certificates.
     pub users: Option<UserCertificates>,
     pub rules: Arc<Rules>,
@@ -165,7 +168,10 @@ impl Api {
             Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
             Some(_) | None => None,
         };
-        let of_token = |token: &str| self.user_of_token(token);
+        let of_token = |token: &str| {
+            let found = self.user_of_token(token, &[API_AUDIENCE.to_owned()])?;
+            Ok(found.user)
+        };
         let caller = authentication::authenticate(certificate, &request.headers, of_token)?;
         let Some(requested) = Impersonation::parse(&request.headers)? else {
             return Ok(caller);
@@ -175,19 +181,28 @@ impl Api {
         Ok(requested.user)
     }
 
-    /// Returns the user of a bearer token, or `None` if the token is not valid.
-    pub(super) fn user_of_token(&self, token: &str) -> Option<User> {
-        let secret = |token: &BootstrapToken| {
+    /// Returns the user of a bearer token that is valid for one of the audiences.
+    pub(super) fn user_of_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<TokenUser, RejectTokenError> {
+        let stored = |kind: Referenced, namespace: &str, name: &str| {
+            let kind = match kind {
+                Referenced::Account => BuiltIn::ServiceAccount,
+                Referenced::Secret => BuiltIn::Secret,
+            };
             let snapshot = self.engine.registry.snapshot();
-            let secrets = snapshot.built_in(BuiltIn::Secret);
-            let record = self
-                .engine
-                .store
-                .get(&secrets.key(Some(TOKEN_NAMESPACE), &token.secret_name()))?;
-            Some(record.json().clone())
+            let key = snapshot.built_in(kind).key(Some(namespace), name);
+            Some(self.engine.store.get(&key)?.json().clone())
         };
-        let now = self.engine.clock.now();
-        authentication::user_of_token(token, self.token.reveal(), secret, now)
+        let sources = TokenSources {
+            admin: self.token.reveal(),
+            key: self.account_key.as_deref(),
+            stored: &stored,
+            now: self.engine.clock.now(),
+        };
+        sources.user_of(token, audiences)
     }
 
     async fn resource(
@@ -247,6 +262,8 @@ impl Api {
             };
         }
         match (verb, subresource) {
+            (Verb::Create, Some(Subresource::Token)) if has_name => self.request_token(&call, warnings),
+            (_, Some(Subresource::Token)) => Err(call.unsupported(verb)),
             (Verb::Get, _) => self.get(&call),
             (Verb::List, None) => self.list(&call).await,
             (Verb::Watch, None) => self.watch(&call).await,
@@ -408,6 +425,9 @@ impl Api {
         let target = call.target();
         match self.engine.delete(&target, &options).await? {
             Deleted::Pending(shown) => self.show(call, media, StatusCode::OK, &shown),
+            Deleted::Removed(record) if call.resource.is(BuiltIn::ServiceAccount) => {
+                self.show(call, media, StatusCode::OK, &ResultObject::Record(record))
+            }
             Deleted::Removed(record) => {
                 let uid = object::uid(record.json());
                 let status = deleted(&call.resource.group_resource(), &target.name, uid);
@@ -536,7 +556,7 @@ impl Call<'_> {
         Ok((Cow::Borrowed(body), negotiate::input(content_type)?))
     }
 
-    fn target(&self) -> Target {
+    pub(super) fn target(&self) -> Target {
         let name = self.path.name.as_deref().unwrap_or_default();
         let mut target = Target::new(&self.resource, self.path.namespace.as_deref(), name);
         target.subresource = self.subresource;
@@ -562,7 +582,7 @@ impl Call<'_> {
         )
     }
 
-    fn unsupported(&self, verb: Verb) -> ApiError {
+    pub(super) fn unsupported(&self, verb: Verb) -> ApiError {
         if self.resource.custom().is_some() {
             ApiError::method_not_allowed(&self.resource.group_resource(), verb)
         } else {

@@ -14,6 +14,7 @@ use crate::object;
 use crate::object::typed::format_time;
 use crate::reviews;
 use crate::status::ApiError;
+use rooflet_apimachinery::verb::Verb;
 
 impl Api {
     pub(super) fn review(
@@ -72,19 +73,28 @@ impl Api {
                     let message = "token is required for TokenReview in authentication";
                     return Err(ApiError::bad_request(message));
                 }
-                let audiences = object["spec"]["audiences"].as_array();
-                let is_for_api =
-                    audiences.is_none_or(|list| list.iter().any(|audience| audience == API_AUDIENCE));
-                match self.user_of_token(token).filter(|_| is_for_api) {
-                    Some(user) => json!({"authenticated": true, "user": reviews::user_info(&user),
-                        "audiences": [API_AUDIENCE]}),
-                    None => json!({"user": {}, "error": "invalid bearer token"}),
+                let wanted = texts(&object["spec"]["audiences"]);
+                let wanted = if wanted.is_empty() {
+                    vec![API_AUDIENCE.to_owned()]
+                } else {
+                    wanted
+                };
+                match self.user_of_token(token, &wanted) {
+                    Ok(found) => json!({"authenticated": true, "user": reviews::user_info(&found.user),
+                        "audiences": found.audiences}),
+                    Err(err) => json!({"user": {}, "error": err.to_string()}),
                 }
             }
+            Review::TokenRequest => return Err(call.unsupported(Verb::Create)),
         };
         object["status"] = status;
         Ok(())
     }
+}
+
+pub(super) fn texts(list: &Value) -> Vec<String> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 fn set_namespace(object: &mut Value, namespace: &str) -> Result<(), ApiError> {

@@ -111,6 +111,8 @@ pub(crate) enum Subresource {
     Finalize,
     /// Approval or denial of a certificate signing request.
     Approval,
+    /// Request for a token of a service account.
+    Token,
 }
 
 impl Subresource {
@@ -120,6 +122,7 @@ impl Subresource {
             Self::Scale => "scale",
             Self::Finalize => "finalize",
             Self::Approval => "approval",
+            Self::Token => "token",
         }
     }
 }
@@ -220,6 +223,7 @@ impl Resource {
             "scale" => Subresource::Scale,
             "finalize" => Subresource::Finalize,
             "approval" => Subresource::Approval,
+            "token" => Subresource::Token,
             _ => return None,
         };
         self.subresources().contains(&candidate).then_some(candidate)
@@ -234,6 +238,7 @@ impl Resource {
                 .map(|name| match *name {
                     "finalize" => Subresource::Finalize,
                     "approval" => Subresource::Approval,
+                    "token" => Subresource::Token,
                     _ => Subresource::Status,
                 })
                 .collect(),

@@ -125,6 +125,54 @@ async fn token_is_valid_while_its_secret_is() {
 }
 
 #[tokio::test]
+async fn approval_requires_permission_for_the_signer() {
+    let server = start().await;
+    let bob = new_request("bob", USER_CLIENT, ("team", "bob"), &[]);
+    assert_eq!(server.post(CSRS, &bob.object).await.code, 201);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let rule = json!({"verbs": ["get", "update", "patch"], "apiGroups": ["certificates.k8s.io"],
+        "resources": ["certificatesigningrequests/approval", "certificatesigningrequests/status"]});
+    let role = json!({"metadata": {"name": "approver"}, "rules": [rule]});
+    assert_eq!(
+        server.post(&format!("{rbac}/clusterroles"), &role).await.code,
+        201
+    );
+    let bind = async |role: &str| {
+        let binding = json!({"metadata": {"name": role}, "roleRef": {"kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "User", "name": "alice"}]});
+        let bound = server
+            .post(&format!("{rbac}/clusterrolebindings"), &binding)
+            .await;
+        assert_eq!(bound.code, 201, "{}", bound.body);
+    };
+    bind("approver").await;
+    let change = async |subresource: &str, condition: &str| {
+        let body = json!({"status": {"conditions": [{"type": condition, "status": "True", "reason": "Test",
+            "message": ""}]}});
+        let headers = [
+            ("Impersonate-User", "alice"),
+            ("content-type", "application/merge-patch+json"),
+        ];
+        let path = format!("{CSRS}/bob/{subresource}");
+        let body = body.to_string().into_bytes();
+        server.send(http::Method::PATCH, &path, &headers, body).await
+    };
+    for (subresource, condition, verb) in [("approval", "Approved", "approve"), ("status", "Failed", "sign")]
+    {
+        let refused = change(subresource, condition).await;
+        let expect = format!(
+            "certificatesigningrequests.certificates.k8s.io \"bob\" is forbidden: user not permitted to {verb} requests with \
+             signerName \"kubernetes.io/kube-apiserver-client\""
+        );
+        assert_eq!((refused.code, refused.message()), (403, expect.as_str()));
+    }
+    bind("system:certificates.k8s.io:kube-apiserver-client-approver").await;
+    assert_eq!(change("approval", "Approved").await.code, 200);
+    assert_eq!(change("status", "Failed").await.code, 403);
+    settled(&server, "bob", has_certificate).await;
+}
+
+#[tokio::test]
 async fn user_certificates_require_approval() {
     let server = start().await;
     let condition = |kind: &str| {

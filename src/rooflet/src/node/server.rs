@@ -34,8 +34,8 @@ use rooflet_host::Host;
 use rooflet_pki as pki;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
-    Authority, AuthorityKind, IssueError, OpenAuthorityError, OpenTokenError, ServingCertificate, Token,
-    UserCertificates, kubeconfig,
+    AccountKey, Authority, AuthorityKind, IssueError, OpenAccountKeyError, OpenAuthorityError,
+    OpenTokenError, ServingCertificate, Token, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 
@@ -97,6 +97,8 @@ pub(crate) enum StartServerError {
     Authority(#[from] OpenAuthorityError),
     #[error("opening the administrator's token")]
     Token(#[from] OpenTokenError),
+    #[error("opening the key of service accounts")]
+    AccountKey(#[from] OpenAccountKeyError),
     #[error("issuing the serving certificate")]
     Certificate(#[from] IssueError),
     #[error("writing the kubeconfig")]
@@ -124,6 +126,7 @@ impl StartServerError {
             | Self::Store(_)
             | Self::Authority(_)
             | Self::Token(_)
+            | Self::AccountKey(_)
             | Self::Certificate(_)
             | Self::Kubeconfig(_) => ExitStatus::Config,
             Self::ApiServer(_) | Self::Connect(_) | Self::Listener(_) | Self::Metrics(_) => {
@@ -238,6 +241,7 @@ async fn start_api_server(
 
     let api = ApiServerConfig {
         token: token.clone(),
+        account_key: Some(Arc::new(AccountKey::open(directory.as_std_path())?)),
         tls: Some(tls),
         users: Some(users),
         signers: Some(signers),

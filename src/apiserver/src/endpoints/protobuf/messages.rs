@@ -55,6 +55,8 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
         ("v1", "Secret") => SECRET,
         ("v1", "Event") => CORE_EVENT,
         ("events.k8s.io/v1", "Event") => EVENT,
+        ("v1", "ServiceAccount") => SERVICE_ACCOUNT,
+        ("authentication.k8s.io/v1", "TokenRequest") => TOKEN_REQUEST,
         ("coordination.k8s.io/v1", "Lease") => LEASE,
         ("certificates.k8s.io/v1", "CertificateSigningRequest") => CERTIFICATE_SIGNING_REQUEST,
         ("rbac.authorization.k8s.io/v1", "Role") => ROLE,
@@ -128,6 +130,39 @@ const OBJECT_REFERENCE: &[Field] = &[
     one(5, "apiVersion", Shape::Text),
     one(6, "resourceVersion", Shape::Text),
     one(7, "fieldPath", Shape::Text),
+];
+
+const SERVICE_ACCOUNT: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    list(2, "secrets", Shape::Message(OBJECT_REFERENCE)),
+    list(
+        3,
+        "imagePullSecrets",
+        Shape::Message(&[one(1, "name", Shape::Text)]),
+    ),
+    one(4, "automountServiceAccountToken", Shape::Bool),
+];
+
+const TOKEN_REQUEST: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            list(1, "audiences", Shape::Text),
+            one(
+                3,
+                "boundObjectRef",
+                Shape::Message(&[
+                    one(1, "kind", Shape::Text),
+                    one(2, "apiVersion", Shape::Text),
+                    one(3, "name", Shape::Text),
+                    one(4, "uid", Shape::Text),
+                ]),
+            ),
+            one(4, "expirationSeconds", Shape::Integer),
+        ]),
+    ),
 ];
 
 const EVENT_SOURCE: &[Field] = &[one(1, "component", Shape::Text), one(2, "host", Shape::Text)];
