@@ -96,8 +96,11 @@ pub(crate) fn resource_list(group: &str, version: &GroupVersion) -> Value {
 fn rows(resource: &Resource) -> Vec<Value> {
     let mut main = json!({
         "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
-        "kind": resource.kind, "verbs": resource.verbs(), "storageVersionHash": storage_hash(resource),
+        "kind": resource.kind, "verbs": resource.verbs(),
     });
+    if resource.has_storage() {
+        main["storageVersionHash"] = json!(storage_hash(resource));
+    }
     if !resource.short_names.is_empty() {
         main["shortNames"] = json!(resource.short_names);
     }

@@ -204,12 +204,20 @@ impl Resource {
         self.custom().is_none_or(|custom| custom.is_served)
     }
 
-    /// Returns true for the storage version of a kind that is stored.
-    pub(crate) fn is_stored(&self) -> bool {
+    /// Returns false for kinds that are answered, but not stored.
+    pub(crate) fn has_storage(&self) -> bool {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.is_stored(),
-            Origin::Custom(custom) => custom.storage_version == self.version,
+            Origin::Custom(_) => true,
         }
+    }
+
+    /// Returns true for the storage version of a kind that is stored.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.has_storage()
+            && self
+                .custom()
+                .is_none_or(|custom| custom.storage_version == self.version)
     }
 
     pub(crate) fn is(&self, built_in: BuiltIn) -> bool {

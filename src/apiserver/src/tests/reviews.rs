@@ -86,6 +86,8 @@ async fn reviews_can_only_be_created() {
         .map(|resource| &resource["verbs"])
         .collect();
     assert_eq!(verbs, [&json!(["create"]); 4]);
+    let hash = &listed["resources"][0]["storageVersionHash"];
+    assert_eq!(hash, &Value::Null, "reviews are not stored");
     let document = server.get(&format!("/openapi/v3{ACCESS}")).await.body;
     assert!(
         document["paths"][format!("{ACCESS}/selfsubjectaccessreviews")]["post"].is_object(),
