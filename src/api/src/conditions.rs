@@ -91,6 +91,9 @@ pub const OVERCOMMITTED: &str = "Overcommitted";
 /// Reason of a replica's [`condition_type::ADMITTED`]: it was stopped because of memory pressure.
 pub const NODE_MEMORY_PRESSURE: &str = "NodeMemoryPressure";
 
+/// Reason of a worker's exit: the device had no memory left.
+pub const OUT_OF_MEMORY: &str = "OutOfMemory";
+
 /// Reason of a replica's [`condition_type::READY`]: its worker failed a golden prompt.
 pub const GOLDEN_PROMPT_FAILED: &str = "GoldenPromptFailed";
 

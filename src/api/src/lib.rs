@@ -6,6 +6,7 @@
 
 pub mod conditions;
 pub mod crd;
+pub mod engine_failure;
 pub mod meta;
 pub mod reasons;
 pub mod v1alpha1;

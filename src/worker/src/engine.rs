@@ -30,8 +30,10 @@ use crate::cache::kv_budget::InsufficientMemory;
 use crate::cache::{OpenFilesError, PrefixFiles};
 use crate::engine::queue_slot::QueueSlot;
 use crate::engine::state::EngineState;
+use rooflet_api::engine_failure::EngineFailure;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
 use rooflet_base::units::Bytes;
 use rooflet_inference_api::openai::MAX_COMPLETIONS;
 use rooflet_mlx::load::LoadError;
@@ -75,6 +77,13 @@ pub enum EngineError {
         #[source]
         err: std::io::Error,
     },
+}
+
+impl EngineError {
+    /// Returns true if the device had no memory left.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        EngineFailure::of(&Chain(self).to_string()) == EngineFailure::OutOfMemory
+    }
 }
 
 /// Configuration of the engine.

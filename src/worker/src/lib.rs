@@ -39,6 +39,7 @@ pub use self::cache::PrefixFiles;
 use self::engine::{Engine, EngineConfig, EngineError};
 use self::metrics::WorkerMetrics;
 use self::prompt::{PromptError, Prompter};
+use rooflet_api::conditions::OUT_OF_MEMORY;
 use rooflet_api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use rooflet_api::wire::{TerminationMessage, WorkerPhase};
 use rooflet_artifact::model_dir::{InspectModelError, ModelDir};
@@ -153,6 +154,7 @@ impl WorkerError {
             Self::KvBits { .. } => "KvCacheBitsUnsupported",
             Self::PromptLookup(_) => "PromptLookupUnsupported",
             Self::Listen { .. } => "ListenFailed",
+            Self::Engine { err } if err.is_out_of_memory() => OUT_OF_MEMORY,
             Self::Engine {
                 err: EngineError::Load { err },
             } => err.reason(),

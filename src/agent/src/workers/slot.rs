@@ -11,6 +11,8 @@ use crate::replica::{BadModel, rfc3339};
 use crate::state::{Record, ReplicaDir, read_json};
 use crate::sync::{ObservedReplica, StopCause, WorkerState};
 use crate::workers::monitor::MonitorState;
+use rooflet_api::conditions::OUT_OF_MEMORY;
+use rooflet_api::engine_failure::EngineFailure;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_api::wire::{TerminationMessage, WorkerPhase};
 use rooflet_base::clock::since;
@@ -152,13 +154,8 @@ impl Slot {
         let (reason, message) = match reported {
             Some(reported) => (reported.reason, reported.message),
             None => {
-                let reason = match exit {
-                    Exit::Code(0) => "Completed",
-                    Exit::Code(_) | Exit::Unknown => "Error",
-                    Exit::Signal(9) => "Killed",
-                    Exit::Signal(_) => "Crashed",
-                };
                 let last_line = last_log_line(&self.dir.log());
+                let reason = unreported_reason(exit, &last_line);
                 let excerpt = if last_line.is_empty() {
                     String::new()
                 } else {
@@ -251,6 +248,17 @@ fn is_refused(exit: Exit, ran_for: Option<Duration>, wrote_log: bool) -> bool {
     exit == Exit::Signal(9) && !wrote_log && ran_for.is_some_and(|time| time < REFUSED_WITHIN)
 }
 
+/// Returns the reason of an exit that the worker did not report.
+fn unreported_reason(exit: Exit, last_line: &str) -> &'static str {
+    match exit {
+        Exit::Code(0) => "Completed",
+        _ if EngineFailure::of(last_line) == EngineFailure::OutOfMemory => OUT_OF_MEMORY,
+        Exit::Code(_) | Exit::Unknown => "Error",
+        Exit::Signal(9) => "Killed",
+        Exit::Signal(_) => "Crashed",
+    }
+}
+
 /// Returns the last line of a log.
 fn last_log_line(log: &Log) -> String {
     let chunk = log
@@ -268,6 +276,23 @@ fn last_log_line(log: &Log) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Last lines of processes that MLX ended, from the issues mlx#479 and mlx-omni-server#59.
+    #[test]
+    fn exhausted_memory_in_the_last_line_is_the_reason_of_a_crash() {
+        let line = "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command \
+                    buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)";
+        for (exit, last_line, expect) in [
+            (Exit::Signal(6), line, "OutOfMemory"),
+            (Exit::Unknown, line, "OutOfMemory"),
+            (Exit::Code(0), line, "Completed"),
+            (Exit::Signal(6), "worker started", "Crashed"),
+            (Exit::Signal(9), "", "Killed"),
+            (Exit::Code(1), "", "Error"),
+        ] {
+            assert_eq!(unreported_reason(exit, last_line), expect, "{exit}: {last_line}");
+        }
+    }
 
     #[test]
     fn program_is_refused_if_killed_at_once_and_silently() {

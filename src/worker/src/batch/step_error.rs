@@ -1,19 +1,21 @@
 //! Failures of one step of one request.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use rooflet_mlx::mlx_rs::error::{ConversionError, Exception};
 
+use rooflet_api::engine_failure::EngineFailure;
 use rooflet_text::grammar::constraint::ConstraintError;
 use rooflet_text::tokenizer::DecodeError;
 
 /// Failure of a step. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    #[error("the engine failed on this request: {0}")]
+    #[error("the engine failed on this request: {}", explained(.0))]
     Engine(Exception),
     /// Shared, because one failed read ends all requests of its pass.
-    #[error("reading a token from the device failed: {0}")]
+    #[error("reading a token from the device failed: {}", explained(.0))]
     Read(Arc<ConversionError>),
     #[error("the tokenizer failed on this request: {0}")]
     Decode(DecodeError),
@@ -23,12 +25,6 @@ pub enum StepError {
     Constraint(#[from] ConstraintError),
 }
 
-/// Prefix of the driver's error codes in the message of a failed Metal command.
-const COMMAND_ERROR: &str = "kIOGPUCommandBufferCallbackError";
-/// Suffixes of the error codes of commands that ran too long, and of commands that were queued
-/// beside such a command (`InnocentVictim`).
-const INTERRUPTIONS: [&str; 4] = ["ImpactingInteractivity", "Timeout", "Hang", "InnocentVictim"];
-
 impl StepError {
     /// Returns whether the GPU's driver stopped a command that may succeed if it is shorter.
     pub(crate) fn is_interruption(&self) -> bool {
@@ -37,10 +33,19 @@ impl StepError {
             Self::Read(err) => err.to_string(),
             Self::Decode(_) | Self::NotFinite | Self::Constraint(_) => return false,
         };
-        let words = text.split(COMMAND_ERROR).skip(1);
-        words
-            .into_iter()
-            .any(|word| INTERRUPTIONS.iter().any(|end| word.starts_with(end)))
+        EngineFailure::of(&text) == EngineFailure::Interrupted
+    }
+}
+
+/// Returns the text of an engine failure, and what a client can change.
+fn explained(err: &impl Display) -> String {
+    let text = err.to_string();
+    match EngineFailure::of(&text) {
+        EngineFailure::OutOfMemory => format!(
+            "{text}; the device has no memory left for this request: send a shorter prompt, or fewer requests at \
+             the same time"
+        ),
+        EngineFailure::Interrupted | EngineFailure::Excluded | EngineFailure::Other => text,
     }
 }
 
@@ -66,31 +71,32 @@ impl From<ConversionError> for StepError {
 mod tests {
     use super::*;
 
+    const STOPPED: &str = "[METAL] Command buffer execution failed: Caused GPU Timeout Error \
+                           (00000002:kIOGPUCommandBufferCallbackErrorTimeout).";
+    const FULL: &str = "[METAL] Command buffer execution failed: Insufficient Memory \
+                        (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory).";
+
     #[test]
     fn only_commands_that_ran_too_long_are_interruptions() {
-        // Texts of MLX 0.32.2 (mlx#3267, omlx#3706).
-        let failed = |why: &str| format!("[METAL] Command buffer execution failed: {why}");
-        for (why, expect) in [
-            (
-                "Impacting Interactivity (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity).",
-                true,
-            ),
-            (
-                "Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout).",
-                true,
-            ),
-            (
-                "Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
-                false,
-            ),
-            (
-                "Ignored (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored).",
-                false,
-            ),
-            ("Timeout", false),
-        ] {
-            let err = StepError::from(Exception::custom(failed(why)));
-            assert_eq!(err.is_interruption(), expect, "{why}");
+        for (text, expect) in [(STOPPED, true), (FULL, false), ("Timeout", false)] {
+            let err = StepError::from(Exception::custom(text));
+            assert_eq!(err.is_interruption(), expect, "{text}");
         }
+    }
+
+    #[test]
+    fn exhausted_memory_names_the_remedy_of_the_client() {
+        let full = [
+            StepError::from(Exception::custom(FULL)),
+            StepError::from(ConversionError::from(Exception::custom(FULL))),
+        ];
+        for err in full.map(|err| err.to_string()) {
+            assert!(
+                err.contains(FULL) && err.contains("send a shorter prompt"),
+                "{err}"
+            );
+        }
+        let other = StepError::from(Exception::custom(STOPPED)).to_string();
+        assert!(!other.contains("memory"), "{other}");
     }
 }

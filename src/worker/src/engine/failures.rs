@@ -2,10 +2,7 @@
 //! rejects all further work of the process, and only a new process can use the GPU.
 
 use crate::batch::step_error::StepError;
-
-/// Part of the error text after macOS has excluded a process from the GPU:
-/// `kIOGPUCommandBufferCallbackErrorSubmissionsIgnored`.
-const SUBMISSIONS_IGNORED: &str = "SubmissionsIgnored";
+use rooflet_api::engine_failure::EngineFailure;
 
 /// Number of consecutive steps with failures and without any result after which the device counts
 /// as lost. A single failing request causes up to three such steps, because OpenAI's clients retry
@@ -50,7 +47,9 @@ impl Failures {
             self.steps += 1;
         }
         match failed {
-            Some(err) if self.steps >= MAX_FAILED_STEPS || err.contains(SUBMISSIONS_IGNORED) => {
+            Some(err)
+                if self.steps >= MAX_FAILED_STEPS || EngineFailure::of(&err) == EngineFailure::Excluded =>
+            {
                 Err(DeviceLost { last: err })
             }
             Some(_) | None => Ok(()),
@@ -61,6 +60,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineError;
     use rooflet_mlx::mlx_rs::error::{ConversionError, Exception};
     use rooflet_text::grammar::constraint::ConstraintError;
 
@@ -110,5 +110,21 @@ mod tests {
         let last = failure.to_string();
         assert!(last.starts_with("reading a token from the device failed: ") && last.contains(text));
         assert_eq!(failures.end_step(), Err(DeviceLost { last }));
+    }
+
+    #[test]
+    fn device_without_memory_is_lost_for_that_reason() {
+        let mut failures = Failures::default();
+        let lost = (0..MAX_FAILED_STEPS).find_map(|_| {
+            failures.record(Err(&unreadable("[malloc] Unable to allocate 17179869184 bytes.")));
+            failures.end_step().err()
+        });
+        assert!(EngineError::from(lost.unwrap()).is_out_of_memory());
+        assert!(
+            !EngineError::from(DeviceLost {
+                last: "timeout".to_owned()
+            })
+            .is_out_of_memory()
+        );
     }
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 use rooflet_inference_api::openai::request::{Options, Prompt, Stopping};
+use rooflet_mlx::load::LoadError;
+use rooflet_mlx::mlx_rs::error::Exception;
 use rooflet_testing::TempDir;
 
 #[test]
@@ -324,6 +326,26 @@ fn request_with_non_finite_logits_fails_alone() {
             assert_eq!(worker.send("GET", "/health", "").await.status, 200);
         })
     });
+}
+
+/// The text is that of MLX's allocator.
+#[test]
+fn exhausted_memory_is_the_reason_of_an_exit() {
+    let full = || Exception::custom("[malloc] Unable to allocate 17179869184 bytes.");
+    for err in [
+        EngineError::Load {
+            err: LoadError::Evaluate { err: full() },
+        },
+        EngineError::Warm(full().into()),
+        EngineError::Device(full()),
+    ] {
+        let err = WorkerError::Engine { err };
+        assert_eq!(
+            (err.reason(), err.exit_status()),
+            ("OutOfMemory", ExitStatus::Failure),
+            "{err:?}"
+        );
+    }
 }
 
 #[test]
