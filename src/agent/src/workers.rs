@@ -22,6 +22,7 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+pub use self::crash::HOLD as PANIC_REPORT_HOLD;
 use self::monitor::Monitor;
 use self::pacing::Pacing;
 use self::prefix_files::PrefixFiles;

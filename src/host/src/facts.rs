@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use recorded::{InvalidRecording, RecordedFacts};
+pub use recorded::{InvalidRecording, RecordedFacts, undecodable};
 
 /// Names of the sysctls that contain a text.
 pub(crate) const TEXT_SYSCTLS: &[&str] = &[
@@ -32,7 +32,9 @@ pub(crate) const NUMBER_SYSCTLS: &[&str] = &[
     "sysctl.proc_translated",
 ];
 /// Sysctl that holds numbers of 8 bytes.
-pub(crate) const LIST_SYSCTLS: &[&str] = &[SWAP_USAGE];
+pub(crate) const LIST_SYSCTLS: &[&str] = &[BOOT_TIME, SWAP_USAGE];
+/// `struct timeval` of the start of the system: seconds since 1970, then microseconds.
+pub(crate) const BOOT_TIME: &str = "kern.boottime";
 /// `struct xsw_usage` of `<sys/sysctl.h>`: total, available and used bytes, then other fields.
 pub(crate) const SWAP_USAGE: &str = "vm.swapusage";
 /// Classes of the I/O registry with the property that rooflet reads. `IOClass` is the class of the

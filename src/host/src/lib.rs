@@ -202,6 +202,15 @@ impl Host {
         }
     }
 
+    /// Returns the time at which the system started; `None` if unknown.
+    pub fn boot_time(&self) -> Option<Timestamp> {
+        match self {
+            Self::Native => native::boot_time(),
+            Self::Recorded(facts) => mac::boot_time(&**facts),
+            Self::Fake(_) => None,
+        }
+    }
+
     pub fn memory(&self) -> Memory {
         match self {
             Self::Native => native::memory(),
@@ -370,6 +379,7 @@ mod tests {
         assert!(!identity.hostname.is_empty() && !identity.operating_system.is_empty());
         assert!(!identity.chip.name.is_empty() && identity.chip.cpu_cores > 0);
         assert_eq!(identity, host.identity(), "identity is stable");
+        assert!(host.boot_time().is_some_and(|boot| boot > Timestamp::UNIX_EPOCH));
         let memory = host.memory();
         assert!(
             memory.available > Bytes::ZERO && memory.available <= memory.total,

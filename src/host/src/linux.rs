@@ -5,6 +5,7 @@ use std::io;
 use std::process::Command;
 
 use camino::Utf8Path;
+use jiff::Timestamp;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 use super::{Memory, Power, Presence};
@@ -71,6 +72,10 @@ pub(super) fn boot_id() -> Option<String> {
 }
 
 /// Returns `None`: only a Mac has these facts.
+pub(super) fn boot_time() -> Option<Timestamp> {
+    Timestamp::from_second(i64::try_from(System::boot_time()).ok()?).ok()
+}
+
 pub(super) fn facts() -> Option<&'static dyn Facts> {
     None
 }

@@ -6,11 +6,13 @@ mod tests;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use rooflet_api::v1alpha1::{Chip, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::chip::MachineKind;
 
-use crate::facts::{Facts, RegistryValue, SWAP_USAGE, THERMAL_PRESSURE, VmStatistics, recorded};
+use crate::facts::{BOOT_TIME, Facts, RegistryValue, SWAP_USAGE, THERMAL_PRESSURE, VmStatistics, recorded};
 use crate::{Memory, MemoryLevel, Power, Presence};
 
 /// Returns the hardware UUID.
@@ -52,6 +54,12 @@ pub(crate) fn os_build(facts: &dyn Facts) -> String {
 
 pub(crate) fn boot_id(facts: &dyn Facts) -> Option<String> {
     text(facts, "kern.bootsessionuuid")
+}
+
+/// Returns the time at which the system started.
+pub(crate) fn boot_time(facts: &dyn Facts) -> Option<Timestamp> {
+    let seconds = *recorded::list(&facts.sysctl(BOOT_TIME)?).first()?;
+    Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
 }
 
 pub(crate) fn memory(facts: &dyn Facts) -> Memory {

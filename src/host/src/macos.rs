@@ -16,6 +16,7 @@ use core_foundation::dictionary::{CFDictionary, CFDictionaryRef, CFMutableDictio
 use core_foundation::number::CFNumber;
 use core_foundation::string::{CFString, CFStringRef};
 use core_foundation::url::{CFURL, CFURLRef, CFURLSetResourcePropertyForKey};
+use jiff::Timestamp;
 use nix::libc::{
     HOST_VM_INFO64, HOST_VM_INFO64_COUNT, KERN_SUCCESS, host_statistics64, sysctlbyname, vm_statistics64,
 };
@@ -95,6 +96,10 @@ pub(super) fn os_build() -> String {
 
 pub(super) fn boot_id() -> Option<String> {
     mac::boot_id(&SystemFacts)
+}
+
+pub(super) fn boot_time() -> Option<Timestamp> {
+    mac::boot_time(&SystemFacts)
 }
 
 pub(super) fn memory() -> Memory {

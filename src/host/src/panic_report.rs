@@ -5,11 +5,13 @@
 
 use std::fs;
 use std::io;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use camino::Utf8Path;
 use jiff::Timestamp;
 use serde::Deserialize;
+
+use rooflet_base::clock::since;
 
 /// Maximum size of a report in bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -26,6 +28,8 @@ pub struct PanicReport {
     /// `"completeMemory() prepare count underflow" @IOGPUMemory.cpp:550`.
     pub message: String,
     pub cause: PanicCause,
+    /// Time at which the system wrote the report, after the next start. `None` if unknown.
+    pub written: Option<Timestamp>,
 }
 
 /// Part of the system that caused a panic.
@@ -37,6 +41,13 @@ pub enum PanicCause {
     /// models, the usual reason is exhausted memory (github.com/jundot/omlx issue 3065).
     Watchdog,
     Other,
+}
+
+/// First document of a file.
+#[derive(Deserialize)]
+struct Header {
+    /// Time at which the system wrote the report, such as `2026-09-14 14:08:48.00 +0100`.
+    timestamp: String,
 }
 
 /// Second document of a file.
@@ -68,8 +79,23 @@ impl PanicReport {
             os_build: field("OS version:").unwrap_or_default().to_owned(),
             message: message.to_owned(),
             cause: PanicCause::of(message, &text),
+            written: file.lines().next().and_then(written_at),
         })
     }
+
+    /// Returns the time from the start of the system at `boot` to the report about its previous run.
+    /// `None` if the report is about an earlier run, or was written before the start.
+    pub fn delay_after(&self, boot: Timestamp) -> Option<Duration> {
+        let written = self
+            .written
+            .filter(|written| self.at <= boot && boot <= *written)?;
+        Some(since(written, boot))
+    }
+}
+
+fn written_at(header: &str) -> Option<Timestamp> {
+    let header: Header = serde_json::from_str(header).ok()?;
+    Timestamp::strptime("%Y-%m-%d %H:%M:%S%.f %z", header.timestamp).ok()
 }
 
 fn message_of(text: &str) -> Option<&str> {
@@ -132,17 +158,23 @@ fn read_directory(dir: &Utf8Path, since: Timestamp, found: &mut Vec<PanicReport>
     let recent = entries
         .filter_map(Result::ok)
         .filter(|entry| entry.path().extension().is_some_and(|kind| kind == "panic"))
-        .filter(|entry| {
+        .filter_map(|entry| {
+            let file = entry.metadata().ok()?;
             // The system writes a report when it starts after the panic.
-            let metadata = entry.metadata();
-            metadata.is_ok_and(|file| {
-                file.len() <= MAX_FILE_BYTES && file.modified().is_ok_and(|written| written >= since)
-            })
+            let written = file.modified().ok()?;
+            (file.len() <= MAX_FILE_BYTES && written >= since).then_some((entry.path(), written))
         });
     let mut outcome = Ok(());
-    for entry in recent {
-        match fs::read(entry.path()) {
-            Ok(text) => found.extend(PanicReport::parse(&String::from_utf8_lossy(&text))),
+    for (path, written) in recent {
+        match fs::read(path) {
+            Ok(text) => {
+                found.extend(
+                    PanicReport::parse(&String::from_utf8_lossy(&text)).map(|report| PanicReport {
+                        written: report.written.or_else(|| Timestamp::try_from(written).ok()),
+                        ..report
+                    }),
+                )
+            }
             Err(err) => outcome = Err(err),
         }
     }
@@ -221,6 +253,19 @@ mod tests {
         }
     }
 
+    /// The only published report with its original header.
+    #[test]
+    fn a_report_names_the_time_at_which_it_was_written() {
+        let reports = published("panics");
+        let (_, file) = reports
+            .iter()
+            .find(|(name, _)| name == "watchdog-m5-25G83")
+            .unwrap();
+        let report = PanicReport::parse(file).unwrap();
+        assert_eq!(report.at, "2026-09-14T13:08:27Z".parse().unwrap());
+        assert_eq!(report.written, "2026-09-14T13:08:48Z".parse().ok());
+    }
+
     /// Kernel text from github.com/jundot/omlx issues 248 and 862, shortened.
     const TEXT: &str = "panic(cpu 7 caller 0xfffffe004c88b4ac): \"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550\nDebugger message: panic\nMemory ID: 0xff\nOS release type: User\nOS version: 25D2128\nEpoch Time:        sec       usec\n  Boot    : 0x69b75d63 0x0001b85b\n  Sleep   : 0x00000000 0x00000000\n  Wake    : 0x00000000 0x00000000\n  Calendar: 0x69b7656c 0x0000b12e\n";
 
@@ -231,7 +276,39 @@ mod tests {
             os_build: "25D2128".to_owned(),
             message: "\"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550".to_owned(),
             cause: PanicCause::GpuDriver,
+            written: None,
         }
+    }
+
+    /// Returns the reports of a directory without the times of their files.
+    fn read_untimed(dir: &Utf8Path, since: &str) -> PanicReports {
+        let mut found = read(dir, since.parse().unwrap());
+        for report in &mut found.read {
+            assert!(report.written.take().is_some(), "{report:?}");
+        }
+        found
+    }
+
+    const ALWAYS: &str = "1970-01-01T00:00:00Z";
+
+    /// The kernel's time of the start after the panic in [`TEXT`], and of later starts.
+    #[test]
+    fn delay_of_a_report_is_that_after_the_next_start() {
+        let report = |written: Option<&str>| PanicReport {
+            written: written.map(|time| time.parse().unwrap()),
+            ..expected()
+        };
+        let delay = |written, boot: &str| {
+            let delay = report(written).delay_after(boot.parse().unwrap());
+            delay.map(|delay| delay.as_secs())
+        };
+        let written = Some("2026-03-16T02:06:50Z");
+        assert_eq!(delay(written, "2026-03-16T02:06:05Z"), Some(45));
+        assert_eq!(delay(None, "2026-03-16T02:06:05Z"), None);
+        // The system was restarted again after the report was written.
+        assert_eq!(delay(written, "2026-03-17T08:00:00Z"), None);
+        // A panic is never part of the run that reports it.
+        assert_eq!(delay(written, "2026-03-16T01:00:00Z"), None);
     }
 
     #[test]
@@ -265,8 +342,8 @@ mod tests {
         fs::write(path.join("panic-full.panic"), TEXT).unwrap();
         fs::write(path.join("rooflet.ips"), TEXT).unwrap();
         fs::write(path.join("broken.panic"), "{").unwrap();
-        assert_eq!(read(path, Timestamp::UNIX_EPOCH).read, [expected()]);
-        assert_eq!(read(path, "2999-01-01T00:00:00Z".parse().unwrap()).read, []);
+        assert_eq!(read_untimed(path, ALWAYS).read, [expected()]);
+        assert_eq!(read_untimed(path, "2999-01-01T00:00:00Z").read, []);
     }
 
     #[test]
@@ -275,9 +352,9 @@ mod tests {
         let retired = dir.path().join("Retired");
         fs::create_dir(&retired).unwrap();
         fs::write(retired.join("panic-full.panic"), TEXT).unwrap();
-        assert_eq!(read(dir.path(), Timestamp::UNIX_EPOCH).read, [expected()]);
+        assert_eq!(read_untimed(dir.path(), ALWAYS).read, [expected()]);
         fs::create_dir(retired.join("other.panic")).unwrap();
-        let found = read(dir.path(), Timestamp::UNIX_EPOCH);
+        let found = read_untimed(dir.path(), ALWAYS);
         assert!(found.read == [expected()] && found.unreadable.is_some());
     }
 
@@ -289,7 +366,7 @@ mod tests {
         assert!(read(path, Timestamp::UNIX_EPOCH).unreadable.is_none());
         // A directory cannot be read as a report; the other reports count.
         fs::create_dir(path.join("other.panic")).unwrap();
-        let found = read(path, Timestamp::UNIX_EPOCH);
+        let found = read_untimed(path, ALWAYS);
         assert_eq!(found.read, [expected()]);
         assert!(found.unreadable.is_some());
         assert!(

@@ -32,7 +32,7 @@ const SEARCHES: [Duration; 3] = [
 ];
 
 /// Time after the agent's first start for which models that ran are held back.
-const HOLD: Duration = Duration::from_secs(60);
+pub const HOLD: Duration = Duration::from_secs(60);
 
 /// Time for which a watchdog panic reduces the allocatable memory.
 const WATCHDOG_PANIC_COUNTS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -256,6 +256,7 @@ mod tests {
                 os_build: BUILD.to_owned(),
                 message: "message".to_owned(),
                 cause,
+                written: None,
             });
         }
     }

@@ -138,6 +138,7 @@ pub(crate) mod tests {
             os_build: "25E246".to_owned(),
             message: "\"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550".to_owned(),
             cause,
+            written: None,
         }
     }
 

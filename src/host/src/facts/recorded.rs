@@ -19,6 +19,9 @@ pub struct RecordedFacts {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<String>,
     pub sysctl: BTreeMap<String, SysctlValue>,
+    /// Raw size in bytes of every sysctl that the system provides. Published reports do not state it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctl_bytes: BTreeMap<String, usize>,
     /// Properties by class of the I/O registry.
     pub registry: BTreeMap<String, BTreeMap<String, RegistryValue>>,
     pub notify: BTreeMap<String, u64>,
@@ -33,8 +36,8 @@ pub struct RecordedFacts {
     pub power_source: Option<String>,
 }
 
-/// Value of a sysctl. A number has 4 bytes if it fits, otherwise 8 bytes. Each number of a list has
-/// 8 bytes.
+/// Value of a sysctl. Without a recorded size, a number has 4 bytes if it fits, otherwise 8 bytes.
+/// Each number of a list has 8 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SysctlValue {
@@ -70,6 +73,10 @@ impl RecordedFacts {
         let lists = LIST_SYSCTLS
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), SysctlValue::List(list(&facts.sysctl(name)?)))));
+        let sizes = [TEXT_SYSCTLS, NUMBER_SYSCTLS, LIST_SYSCTLS].concat();
+        let sizes = sizes
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), facts.sysctl(name)?.len())));
         let mut registry: BTreeMap<String, BTreeMap<String, RegistryValue>> = BTreeMap::new();
         for (class, property) in REGISTRY_PROPERTIES {
             if let Some(value) = facts.registry(class, property) {
@@ -81,6 +88,7 @@ impl RecordedFacts {
         Self {
             source: Vec::new(),
             sysctl: texts.chain(numbers).chain(lists).collect(),
+            sysctl_bytes: sizes.collect(),
             registry,
             notify: thermal
                 .map(|level| (THERMAL_PRESSURE.to_owned(), level))
@@ -98,9 +106,9 @@ impl RecordedFacts {
 impl Facts for RecordedFacts {
     fn sysctl(&self, name: &str) -> Option<Vec<u8>> {
         self.sysctl.get(name).map(|value| match value {
-            SysctlValue::Number(number) => match u32::try_from(*number) {
-                Ok(number) => number.to_le_bytes().to_vec(),
-                Err(_) => number.to_le_bytes().to_vec(),
+            SysctlValue::Number(number) => match (u32::try_from(*number), self.sysctl_bytes.get(name)) {
+                (Ok(number), None | Some(4)) => number.to_le_bytes().to_vec(),
+                (_, _) => number.to_le_bytes().to_vec(),
             },
             SysctlValue::List(numbers) => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
             SysctlValue::Text(text) => [text.as_bytes(), b"\0"].concat(),
@@ -134,6 +142,18 @@ impl Facts for RecordedFacts {
     fn power_source(&self) -> Option<String> {
         self.power_source.clone()
     }
+}
+
+/// Returns the sysctls of a number that the system provides in another size than 4 or 8 bytes, with
+/// this size. rooflet treats such values as missing.
+pub fn undecodable(facts: &dyn Facts) -> Vec<(&'static str, usize)> {
+    let sizes = NUMBER_SYSCTLS
+        .iter()
+        .filter_map(|name| Some((*name, facts.sysctl(name)?)));
+    sizes
+        .filter(|(_, bytes)| number(bytes).is_none())
+        .map(|(name, bytes)| (name, bytes.len()))
+        .collect()
 }
 
 /// Decodes a sysctl integer of 4 or 8 bytes.

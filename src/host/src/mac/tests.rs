@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::*;
-use crate::facts::{MetalDevice, ProcessInfo, RecordedFacts};
+use crate::facts::{MetalDevice, ProcessInfo, RecordedFacts, undecodable};
 
 fn fixture(path: &str) -> String {
     let path = format!("{}/fixtures/{path}", env!("CARGO_MANIFEST_DIR"));
@@ -142,12 +142,23 @@ fn used_swap_is_the_third_number_of_the_kernels_structure() {
     assert_eq!(swap_used(&again), Some(used), "recorded completely");
 }
 
+/// Output of a public report: `{ sec = 1758552252, usec = 973963 } Mon Sep 22 17:44:12 2025` in
+/// Moscow.
+#[test]
+fn the_start_of_the_system_is_the_first_number_of_the_kernels_structure() {
+    let facts = answers(r#"{"kern.boottime": [1758552252, 973963]}"#);
+    assert_eq!(boot_time(&facts), "2025-09-22T14:44:12Z".parse().ok());
+    assert_eq!(boot_time(&answers("{}")), None);
+}
+
 /// Shares computed from the reports by hand.
 #[test]
 fn kernel_warns_if_half_of_the_pageable_memory_is_compressed() {
     for (name, percent) in [
         ("idle-32gb", 95),
         ("quiet-m1-16gb", 94),
+        ("light-24gb", 93),
+        ("shared-m4-24gb", 83),
         ("usual-24gb", 67),
         ("busy-16gb", 46),
     ] {
@@ -276,6 +287,8 @@ fn vm_stat(name: &str) -> VmStatistics {
 fn memory_of_published_page_counts() {
     for (name, gib, available, swaps) in [
         ("usual-24gb", 24, 4.82, false),
+        ("light-24gb", 24, 6.65, true),
+        ("shared-m4-24gb", 24, 5.50, true),
         ("quiet-m1-16gb", 16, 7.75, true),
         ("busy-16gb", 16, 2.24, true),
         ("busy-16gb-2", 16, 2.55, true),
@@ -326,6 +339,70 @@ fn speculative_pages_are_among_the_file_backed_ones() {
         pages.active + pages.inactive + pages.speculative,
         pages.file_backed + anonymous
     );
+}
+
+/// Facts whose numbers have any size, as on a future system.
+#[derive(Debug)]
+struct RawSysctl(&'static str, Vec<u8>);
+
+impl Facts for RawSysctl {
+    fn sysctl(&self, name: &str) -> Option<Vec<u8>> {
+        (name == self.0).then(|| self.1.clone())
+    }
+
+    fn registry(&self, _: &str, _: &str) -> Option<RegistryValue> {
+        None
+    }
+
+    fn notify_state(&self, _: &str) -> Option<u64> {
+        None
+    }
+
+    fn vm_statistics(&self) -> Option<VmStatistics> {
+        None
+    }
+
+    fn metal_devices(&self) -> Vec<MetalDevice> {
+        Vec::new()
+    }
+
+    fn has_default_metal_device(&self) -> Option<bool> {
+        None
+    }
+
+    fn process_info(&self) -> Option<ProcessInfo> {
+        None
+    }
+
+    fn power_source(&self) -> Option<String> {
+        None
+    }
+}
+
+#[test]
+fn raw_sizes_of_sysctls_are_recorded_and_replayed() {
+    let name = "iogpu.wired_limit_mb";
+    for bytes in [
+        26_000_u32.to_le_bytes().to_vec(),
+        26_000_u64.to_le_bytes().to_vec(),
+    ] {
+        let recording = RecordedFacts::record(&RawSysctl(name, bytes.clone()));
+        assert_eq!(recording.sysctl_bytes[name], bytes.len());
+        assert_eq!(recording.sysctl(name), Some(bytes));
+        assert_eq!(memory(&recording).working_set, Some(Bytes::mib(26_000)));
+        assert!(undecodable(&recording).is_empty());
+    }
+    // The published reports state no sizes.
+    assert!(recorded("m4").sysctl_bytes.is_empty());
+}
+
+#[test]
+fn numbers_of_unknown_size_are_missing_and_listed() {
+    let name = "iogpu.wired_limit_mb";
+    let facts = RawSysctl(name, vec![1, 2]);
+    assert_eq!(memory(&facts).working_set, None);
+    assert_eq!(undecodable(&facts), [(name, 2)]);
+    assert_eq!(RecordedFacts::record(&facts).sysctl_bytes[name], 2);
 }
 
 /// Nothing in a recording identifies the machine or its owner.

@@ -269,6 +269,7 @@ impl AgentRuns {
             os_build: self.mac.host.os_build(),
             message: "\"completeMemory() prepare count underflow\" @IOGPUMemory.cpp:550".to_owned(),
             cause: PanicCause::GpuDriver,
+            written: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The result of one check.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,15 @@ pub(super) struct Check {
     /// The change that would improve the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
+}
+
+/// Formats a short time. Times that round to zero are "less than 0.1 ms".
+pub(super) fn milliseconds(time: Duration) -> String {
+    match time.as_secs_f64() * 1e3 {
+        ms if ms < 0.1 => "less than 0.1 ms".to_owned(),
+        ms if ms < 10.0 => format!("{ms:.1} ms"),
+        ms => format!("{ms:.0} ms"),
+    }
 }
 
 /// Area of a check, in the order of the report.
@@ -101,6 +111,25 @@ impl Check {
             status,
             finding: finding.into(),
             remedy: remedy.map(str::to_owned),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_times_are_never_zero() {
+        for (microseconds, expect) in [
+            (0, "less than 0.1 ms"),
+            (99, "less than 0.1 ms"),
+            (140, "0.1 ms"),
+            (4_320, "4.3 ms"),
+            (12_300, "12 ms"),
+            (1_500_000, "1500 ms"),
+        ] {
+            assert_eq!(milliseconds(Duration::from_micros(microseconds)), expect);
         }
     }
 }

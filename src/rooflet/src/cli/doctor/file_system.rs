@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 use notify::{RecursiveMode, Watcher as _};
 
-use super::check::Check;
+use super::check::{Check, milliseconds};
 use rooflet_host::cache_dir;
 
 /// Timeout until the event of a change arrives.
@@ -75,10 +75,7 @@ pub(super) fn events(name: &str, directory: &Utf8Path) -> Check {
 
 fn judge_events(check: &str, delay: Result<Option<Duration>, notify::Error>) -> Check {
     match delay {
-        Ok(Some(delay)) => Check::ok(
-            check,
-            format!("an event arrives after {:.0} ms", delay.as_secs_f64() * 1e3),
-        ),
+        Ok(Some(delay)) => Check::ok(check, format!("an event arrives after {}", milliseconds(delay))),
         Ok(None) => Check::warn(
             check,
             format!(

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use camino::Utf8Path;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::check::Check;
+use super::check::{Check, milliseconds};
 use super::file_system;
+use rooflet_base::units::Bytes;
 use rooflet_host::Host;
 
 /// Free disk space in percent below which the agent reports disk pressure.
@@ -55,7 +56,12 @@ fn space(host: &Host, name: &str, directory: &Utf8Path) -> Check {
         Err(err) => return Check::fail(&check, err.to_string(), "choose another directory"),
     };
     let percent = 100.0 * disk.free.0 as f64 / disk.total.0.max(1) as f64;
-    let finding = format!("{} of {} free ({percent:.0} %)", disk.free, disk.total);
+    let on_demand = disk.obtainable - disk.free;
+    let on_demand = match on_demand {
+        Bytes::ZERO => String::new(),
+        more => format!(", {more} more by deleting caches and snapshots"),
+    };
+    let finding = format!("{} of {} free ({percent:.0} %){on_demand}", disk.free, disk.total);
     let remedy = "delete files, or use a directory on another disk";
     if percent < DISK_PRESSURE {
         Check::fail(
@@ -79,7 +85,7 @@ fn sync(name: &str, directory: &Utf8Path) -> Check {
             "make the directory writable for this user",
         ),
         Ok(median) => {
-            let finding = format!("{:.1} ms", median.as_secs_f64() * 1e3);
+            let finding = milliseconds(median);
             match median > SLOW_SYNC {
                 true => Check::warn(&check, finding, "use a local disk"),
                 false => Check::ok(&check, finding),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use rooflet_base::units::Bytes;
 use rooflet_host::Host;
-use rooflet_host::facts::{Facts, MetalDevice};
+use rooflet_host::facts::{self, Facts, MetalDevice};
 use rooflet_roofline::chip::{self, MatrixUnits};
 
 use super::check::Check;
@@ -15,6 +15,12 @@ const OLDEST_MACOS: u32 = 14;
 /// Oldest family of GPUs with products of matrices in a SIMD group, that of the M1.
 const OLDEST_APPLE_FAMILY: u32 = 7;
 
+/// Remedy if Metal has no device. The driver is missing in virtual machines without a graphics
+/// device, and sandboxes hide it.
+pub(super) const NO_METAL_DEVICE: &str = "run `rooflet doctor` in Terminal, outside of a sandbox. In a virtual machine, add a \
+                               graphics device. On a Mac, restart the machine; if the device is still missing, \
+                               report it with `rooflet doctor --save FILE`";
+
 /// Checks chip, system and memory. `has_matrix_units` is true if the engine has kernels for matrix
 /// units, and `None` for a recording.
 pub(super) fn checks(host: &Host, has_matrix_units: Option<bool>) -> Vec<Check> {
@@ -23,6 +29,7 @@ pub(super) fn checks(host: &Host, has_matrix_units: Option<bool>) -> Vec<Check> 
     if let Some(facts) = host.facts() {
         checks.push(metal(facts, memory.total));
         checks.extend(matrix_units(host, memory.total, has_matrix_units));
+        checks.extend(system_values(&facts::undecodable(facts)));
     }
     checks.extend(memory::checks(host));
     checks
@@ -41,6 +48,21 @@ fn matrix_units(host: &Host, memory: Bytes, is_built: Option<bool>) -> Option<Ch
             name,
             "the GPU has them; whether models use them depends on the build of rooflet",
         ),
+    })
+}
+
+/// Checks that all numbers of the system have a known size. Returns `None` if they have.
+fn system_values(undecodable: &[(&str, usize)]) -> Option<Check> {
+    let listed: Vec<_> = undecodable
+        .iter()
+        .map(|(name, bytes)| format!("{name} ({bytes} bytes)"))
+        .collect();
+    (!listed.is_empty()).then(|| {
+        Check::warn(
+            "system values",
+            format!("rooflet cannot decode {} and ignores them", listed.join(", ")),
+            "update rooflet, or report it with `rooflet doctor --save FILE`",
+        )
     })
 }
 
@@ -99,7 +121,7 @@ fn system(host: &Host) -> Check {
         .next()
         .and_then(|major| major.parse::<u32>().ok());
     match major {
-        None => Check::unknown(name, finding),
+        None => Check::unknown(name, "not reported"),
         Some(major) if major < OLDEST_MACOS => Check::fail(
             name,
             format!("{finding}: MLX needs macOS {OLDEST_MACOS} or newer"),
@@ -113,7 +135,14 @@ fn metal(facts: &dyn Facts, memory: Bytes) -> Check {
     let name = "Metal";
     let devices = facts.metal_devices();
     let Some(device) = devices.first() else {
-        return Check::unknown(name, "no Metal device is reported: models cannot run on the GPU");
+        return match facts.has_default_metal_device() {
+            Some(_) => Check::fail(
+                name,
+                "the system has no Metal device: models cannot run on the GPU",
+                NO_METAL_DEVICE,
+            ),
+            None => Check::unknown(name, "no Metal device is recorded"),
+        };
     };
     let bytes = Bytes(device.recommended_max_working_set_size);
     let share = match memory {
@@ -131,9 +160,14 @@ fn metal(facts: &dyn Facts, memory: Bytes) -> Check {
         Some(false) => ", not the default device of this session",
         Some(true) | None => "",
     };
+    // MLX uses the first device.
+    let others = match devices.len() {
+        1 => String::new(),
+        count => format!(", the first of {count} devices"),
+    };
     let families = Families::of(device);
     let finding = format!(
-        "{}{}: working set {bytes}{share}{}{default}",
+        "{}{}: working set {bytes}{share}{}{default}{others}",
         device.name,
         families.described(&device.architecture),
         largest.unwrap_or_default()
@@ -211,6 +245,7 @@ mod tests {
             "Apple M4, 10 GPU cores, 24.0 GiB, 120 GB/s",
         );
         check("m4", "operating system", Status::Ok, "macOS 26.5 (25F71)");
+        check("m1-8gb", "operating system", Status::Unknown, "not reported");
         check("m5-8-cores", "chip", Status::Warn, "figures of 10 GPU cores");
         check("virtual-machine", "chip", Status::Warn, "virtual machine");
         check("m2-air-docked", "chip", Status::Unknown, "not reported");
@@ -225,7 +260,7 @@ mod tests {
         );
         check("rosetta-m3-max", "chip", Status::Warn, "Rosetta");
         check("m1-16gb", "operating system", Status::Fail, "MLX needs macOS 14");
-        check("m2-pro", "Metal", Status::Unknown, "no Metal device");
+        check("m2-pro", "Metal", Status::Unknown, "no Metal device is recorded");
         check("m5", "matrix units", Status::Ok, "the GPU has them");
     }
 
@@ -238,6 +273,36 @@ mod tests {
             check.status == Status::Ok && check.finding.contains("not the default device"),
             "{check:?}"
         );
+    }
+
+    #[test]
+    fn a_system_without_metal_device_fails_with_a_remedy() {
+        let mut facts = recorded("m2-pro");
+        facts.default_metal_device = Some(false);
+        let check = check_of(facts, "Metal");
+        let remedy = check.remedy.as_deref().unwrap();
+        assert!(
+            check.status == Status::Fail && remedy.contains("virtual machine") && remedy.contains("restart"),
+            "{check:?}"
+        );
+    }
+
+    #[test]
+    fn numbers_of_unknown_size_are_named() {
+        assert!(system_values(&[]).is_none());
+        let check = system_values(&[("iogpu.wired_limit_mb", 2)]).unwrap();
+        assert!(
+            check.status == Status::Warn && check.finding.contains("iogpu.wired_limit_mb (2 bytes)"),
+            "{check:?}"
+        );
+    }
+
+    #[test]
+    fn further_devices_are_counted() {
+        let mut facts = recorded("m4");
+        facts.metal.push(facts.metal[0].clone());
+        let check = check_of(facts, "Metal");
+        assert!(check.finding.ends_with("the first of 2 devices"), "{check:?}");
     }
 
     #[test]

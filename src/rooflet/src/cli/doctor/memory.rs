@@ -78,7 +78,10 @@ fn model_memory(memory: &Memory) -> Check {
     }
     let most = allocatable(memory.total, memory.working_set);
     let now = memory.obtainable() - pressure::margin(memory.total);
-    let finding = format!("{} now, {most} if no other program needs memory", now.min(most));
+    let finding = match now < most {
+        true => format!("{now} now, {most} if no other program needs memory"),
+        false => most.to_string(),
+    };
     match now.0 < most.0 / LOW_MODEL_SHARE {
         true => Check::warn(
             name,
@@ -165,6 +168,18 @@ mod tests {
         let vm = facts.vm.as_mut().unwrap();
         (vm.file_backed, vm.inactive) = (150_000, 100_000);
         assert_eq!(check_of(facts, "memory for models").status, Status::Warn);
+    }
+
+    /// Plausible counts of a Mac that runs no programs.
+    #[test]
+    fn equal_values_are_not_repeated() {
+        let mut facts = recorded("m4");
+        facts.vm = serde_json::from_str(
+            r#"{"page": 16384, "free": 1100000, "active": 120000, "inactive": 110000, "speculative": 10000,
+                "wired": 120000, "purgeable": 2000, "fileBacked": 90000, "compressor": 0}"#,
+        )
+        .unwrap();
+        assert_eq!(check_of(facts, "memory for models").finding, "16.9 GiB");
     }
 
     #[test]

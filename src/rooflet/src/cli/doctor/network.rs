@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
-use super::check::Check;
+use super::check::{Check, milliseconds};
 use super::system_command::{self, Answer};
 use rooflet_artifact::remote::HubAccess;
-use rooflet_base::clock::Clock;
+use rooflet_base::clock::{Clock, since};
 use rooflet_base::environment::is_set;
 use rooflet_base::local_network::explain;
 
@@ -240,10 +240,8 @@ async fn hub(clock: &Clock) -> Vec<Check> {
     match hub.reach().await {
         Ok(date) => {
             let after = clock.now();
-            let milliseconds = (after - before)
-                .total(jiff::Unit::Millisecond)
-                .unwrap_or_default();
-            let reached = Check::ok(name, format!("TLS connection and answer in {milliseconds:.0} ms"));
+            let taken = milliseconds(since(after, before));
+            let reached = Check::ok(name, format!("TLS connection and answer in {taken}"));
             vec![reached, clock_error(date.as_deref(), before, after)]
         }
         Err(err) => {
