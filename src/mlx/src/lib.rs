@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod device;
+pub mod device_limits;
 pub mod gate;
 pub mod gated_delta;
 mod kernel;

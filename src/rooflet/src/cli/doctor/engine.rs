@@ -1,5 +1,8 @@
 //! Checks of the engine.
 
+#[cfg(feature = "mlx")]
+mod limits;
+
 use super::check::Check;
 use rooflet_base::clock::Clock;
 use rooflet_host::Host;
@@ -24,14 +27,29 @@ pub(super) fn checks(host: &Host, clock: &Clock, during_load: &mut dyn FnMut()) 
             }
         }
         Err(err) => {
-            let remedy = "rebuild rooflet, and keep mlx.metallib next to the binary";
-            return vec![Check::fail("engine", err.to_string(), remedy)];
+            let problem = err.to_string();
+            let remedy = match problem.contains("No Metal device") {
+                true => super::machine::NO_METAL_DEVICE,
+                false => "rebuild rooflet, and keep mlx.metallib next to the binary",
+            };
+            return vec![Check::fail("engine", problem, remedy)];
         }
     };
     let mut checks = vec![device];
     checks.extend(kernels());
-    checks.push(bandwidth(host, clock, during_load));
+    checks.extend(speed(host, clock, during_load));
+    // Last, because a stopped command can exclude this process from the GPU.
+    checks.extend(limits::checks(usable_memory(host), clock));
     checks
+}
+
+/// Returns the memory that measurements may use.
+#[cfg(feature = "mlx")]
+fn usable_memory(host: &Host) -> rooflet_base::units::Bytes {
+    let memory = host.memory();
+    memory
+        .working_set
+        .map_or(memory.available, |limit| limit.min(memory.available))
 }
 
 #[cfg(feature = "mlx")]
@@ -43,10 +61,10 @@ fn kernels() -> Vec<Check> {
     };
     let checks = checked.into_iter().map(|kernel| {
         let finding = format!(
-            "error {:.1e} (at most {:.0e}), first run {:.0} ms",
+            "error {:.1e} (at most {:.0e}), first run {}",
             kernel.error,
             kernel.tolerance,
-            kernel.first_run.as_secs_f64() * 1e3
+            super::check::milliseconds(kernel.first_run)
         );
         match kernel.is_correct() {
             true => Check::ok(kernel.name, finding),
@@ -56,30 +74,48 @@ fn kernels() -> Vec<Check> {
     checks.collect()
 }
 
-/// Measures the memory bandwidth and compares it with the data sheet.
+/// Measures the memory bandwidth and the time of kernel launches.
 #[cfg(feature = "mlx")]
-fn bandwidth(host: &Host, clock: &Clock, during_load: &mut dyn FnMut()) -> Check {
-    use rooflet_api::v1alpha1::PlausibilityVerdict;
-    use rooflet_base::units::BytesPerSecond;
+fn speed(host: &Host, clock: &Clock, during_load: &mut dyn FnMut()) -> Vec<Check> {
     use rooflet_mlx::probe::{self, ProbeOptions};
-    use rooflet_roofline::chip;
-    use rooflet_roofline::probing::{self, DataSheet};
 
-    let name = "memory bandwidth";
-    let memory = host.memory();
-    let usable = memory
-        .working_set
-        .map_or(memory.available, |limit| limit.min(memory.available));
     let options = ProbeOptions {
-        memory: usable,
+        memory: usable_memory(host),
         sustained: None,
     };
     let measurements = match probe::measure(options, clock, |_| during_load()) {
         Ok((_, measurements)) => measurements,
-        Err(err) => return Check::fail(name, err.to_string(), "close other programs that use the GPU"),
+        Err(err) => {
+            let remedy = "close other programs that use the GPU";
+            return vec![Check::fail("memory bandwidth", err.to_string(), remedy)];
+        }
     };
+    let mut checks = vec![bandwidth(host, &measurements)];
+    checks.extend(launches(&measurements));
+    checks
+}
+
+/// Shows the overhead of the host: MLX without optimisation multiplies it.
+#[cfg(feature = "mlx")]
+fn launches(measurements: &rooflet_api::v1alpha1::Measurements) -> Option<Check> {
+    let microseconds = |spread: &rooflet_api::v1alpha1::Spread| format!("{:.1} µs", 1e6 * spread.median);
+    let launch = microseconds(measurements.launch_seconds.as_ref()?);
+    let round_trip = microseconds(measurements.round_trip_seconds.as_ref()?);
+    let finding = format!("{launch} for a launch, {round_trip} until a small result is read");
+    Some(Check::ok("kernel launches", finding))
+}
+
+/// Compares the memory bandwidth with the data sheet.
+#[cfg(feature = "mlx")]
+fn bandwidth(host: &Host, measurements: &rooflet_api::v1alpha1::Measurements) -> Check {
+    use rooflet_api::v1alpha1::PlausibilityVerdict;
+    use rooflet_base::units::BytesPerSecond;
+    use rooflet_roofline::chip;
+    use rooflet_roofline::probing::{self, DataSheet};
+
+    let name = "memory bandwidth";
     let read = BytesPerSecond(measurements.read.median_bytes_per_second);
-    let sheet = chip::of_machine(&host.identity().chip, memory.total);
+    let sheet = chip::of_machine(&host.identity().chip, host.memory().total);
     let finding = format!(
         "{read} read, {} with 4-bit weights",
         BytesPerSecond(measurements.qmv.median_bytes_per_second)
