@@ -4,7 +4,7 @@ mod agent;
 mod bench;
 mod claim;
 mod crd;
-mod doctor;
+pub(crate) mod doctor;
 mod events;
 mod failure;
 mod fit;

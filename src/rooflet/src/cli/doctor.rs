@@ -14,7 +14,7 @@ mod network;
 mod panics;
 mod power;
 mod processes;
-mod sleep;
+pub(crate) mod sleep;
 mod sleep_settings;
 mod system_command;
 mod text;
@@ -54,10 +54,14 @@ pub(crate) struct Args {
     /// session.
     #[arg(long)]
     as_daemon: bool,
-    /// Also wait until you have put this machine to sleep and woken it, and check clocks and network
-    /// afterwards.
+    /// Also wait until you have put this machine to sleep and woken it, and check clocks, network and
+    /// the heartbeat of this machine's node afterwards.
     #[arg(long, conflicts_with = "as_daemon")]
     sleep: bool,
+    /// Kubeconfig of the API server, for the heartbeat. Default: the kubeconfig of kubectl, otherwise
+    /// that of `rooflet up` or `rooflet server`.
+    #[arg(long, value_name = "FILE", requires = "sleep")]
+    kubeconfig: Option<Utf8PathBuf>,
     /// Directory of local models.
     #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
     model_dir: Option<Utf8PathBuf>,
@@ -164,7 +168,11 @@ impl Report {
         add(Area::Files, vec![files::open_files(), process]);
         add(Area::Network, network);
         if args.sleep {
-            add(Area::Power, sleep::checks(&clock).await);
+            let state_dir = args.state_dir();
+            add(
+                Area::Power,
+                sleep::checks(&clock, &state_dir, args.kubeconfig.clone()).await,
+            );
         }
         checks.sort_by_key(|check| check.area);
         Self {

@@ -1,8 +1,13 @@
-//! `--sleep`: waits until a person has put the machine to sleep and woken it, and checks the clocks
-//! and the network afterwards.
+//! `--sleep`: waits until a person has put the machine to sleep and woken it, and checks the clocks,
+//! the network and the node's heartbeat afterwards.
+
+pub(crate) mod heartbeat;
 
 use std::time::Duration;
 
+use camino::{Utf8Path, Utf8PathBuf};
+
+use self::heartbeat::{Heartbeat, HeartbeatError, Renewal};
 use super::check::Check;
 use crate::cli::ui;
 use rooflet_artifact::remote::HubAccess;
@@ -20,8 +25,16 @@ const NETWORK_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(500);
 /// Agents and gateways reconnect within this time after a sleep.
 const SOON: Duration = Duration::from_secs(15);
+/// Agents renew their Lease, and watches report it, within this time after a sleep: two periods of
+/// the heartbeat.
+const HEARTBEAT_SOON: Duration = Duration::from_secs(20);
 
-pub(super) async fn checks(clock: &Clock) -> Vec<Check> {
+pub(super) async fn checks(
+    clock: &Clock,
+    state_dir: &Utf8Path,
+    kubeconfig: Option<Utf8PathBuf>,
+) -> Vec<Check> {
+    let heartbeat = Heartbeat::of_agent(state_dir, kubeconfig, clock).await;
     let command = match cfg!(target_os = "macos") {
         true => "`pmset sleepnow`",
         false => "`systemctl suspend`",
@@ -34,7 +47,16 @@ pub(super) async fn checks(clock: &Clock) -> Vec<Check> {
     let slept = wait_for_sleep(clock, TIMEOUT).await;
     let mut checks = vec![judge_sleep(slept)];
     if slept.is_some() {
-        checks.push(judge_network(wait_for_network(clock).await));
+        let woken = clock.now();
+        let renewed = async {
+            Some(match heartbeat? {
+                Ok(heartbeat) => Ok(heartbeat.renewal_after(woken, NETWORK_TIMEOUT).await),
+                Err(err) => Err(err),
+            })
+        };
+        let (network, renewal) = tokio::join!(wait_for_network(clock), renewed);
+        checks.push(judge_network(network));
+        checks.extend(renewal.map(judge_renewal));
     }
     checks
 }
@@ -115,6 +137,37 @@ fn judge_network(delay: Option<Duration>) -> Check {
     }
 }
 
+/// Judges the first renewal of the node's Lease, which is `None` without a renewal in time.
+fn judge_renewal(renewal: Result<Option<Renewal>, HeartbeatError>) -> Check {
+    let name = "node after sleep";
+    let log = "read the log of the agent, and report it if the network works";
+    match renewal {
+        Ok(Some(Renewal { renewed, reported })) => {
+            let finding = format!(
+                "the agent renewed its Lease after {:.0} s, and a watch reported it after {:.0} s",
+                renewed.as_secs_f64(),
+                reported.as_secs_f64()
+            );
+            match reported <= HEARTBEAT_SOON {
+                true => Check::ok(name, finding),
+                false => Check::warn(name, finding, log),
+            }
+        }
+        Ok(None) => Check::warn(
+            name,
+            format!(
+                "no watch reported a renewed Lease within {} s",
+                NETWORK_TIMEOUT.as_secs()
+            ),
+            log,
+        ),
+        Err(err) => Check::unknown(
+            name,
+            format!("{err}. Pass the kubeconfig of an administrator with --kubeconfig"),
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,5 +204,37 @@ mod tests {
         ] {
             assert_eq!(judge_network(delay.map(Duration::from_secs)).status, status);
         }
+        let renewal = |renewed, reported| Renewal {
+            renewed: Duration::from_secs(renewed),
+            reported: Duration::from_secs(reported),
+        };
+        for (renewal, status, finding) in [
+            (
+                Ok(Some(renewal(2, 7))),
+                Status::Ok,
+                "after 2 s, and a watch reported it after 7 s",
+            ),
+            (Ok(Some(renewal(2, 295))), Status::Warn, "after 295 s"),
+            (Ok(None), Status::Warn, "within 60 s"),
+            (
+                Err(HeartbeatError::NoLease),
+                Status::Unknown,
+                "the node has no Lease",
+            ),
+        ] {
+            let check = judge_renewal(renewal);
+            assert_eq!(
+                (check.status, check.finding.contains(finding)),
+                (status, true),
+                "{check:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_without_agent_has_no_heartbeat() {
+        let directory = rooflet_testing::TempDir::new();
+        let heartbeat = Heartbeat::of_agent(directory.path(), None, &Clock::System).await;
+        assert!(heartbeat.is_none());
     }
 }

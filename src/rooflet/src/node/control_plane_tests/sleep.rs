@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::runtime::watcher;
 use tokio::io::copy_bidirectional;
@@ -9,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::*;
+use crate::cli::doctor::sleep::heartbeat::{Heartbeat, HeartbeatError, Renewal};
 use rooflet_base::clock::ManualClock;
 use rooflet_client::{Cache, Changes};
 
@@ -55,9 +57,8 @@ impl Proxy {
     }
 }
 
-#[tokio::test]
-async fn cache_sees_new_objects_after_sleep_with_half_open_connections() {
-    let fixture = Fixture::start().await;
+/// Returns a proxy to the server of a fixture, a clock that can sleep, and a client that uses both.
+async fn through_proxy(fixture: &Fixture) -> (Proxy, ManualClock, Client) {
     let kubeconfig = std::fs::read_to_string(&fixture.kubeconfig).expect("written");
     let server = kubeconfig.split_once("https://").expect("a URL").1;
     let server = server
@@ -70,10 +71,17 @@ async fn cache_sees_new_objects_after_sleep_with_half_open_connections() {
     std::fs::write(&path, kubeconfig.replace(&server, &proxy.address.to_string())).expect("written");
 
     let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
-    let clock = Clock::Manual(manual.clone());
-    let client = connect(&KubeconfigSource::File(path), &clock)
+    let client = connect(&KubeconfigSource::File(path), &Clock::Manual(manual.clone()))
         .await
         .expect("a good kubeconfig");
+    (proxy, manual, client)
+}
+
+#[tokio::test]
+async fn cache_sees_new_objects_after_sleep_with_half_open_connections() {
+    let fixture = Fixture::start().await;
+    let (proxy, manual, client) = through_proxy(&fixture).await;
+    let clock = Clock::Manual(manual.clone());
     let nodes: Cache<FleetNode> = rooflet_client::watch(
         &fixture.tasks,
         Api::all(client.clone()),
@@ -105,4 +113,35 @@ async fn cache_sees_new_objects_after_sleep_with_half_open_connections() {
         client.apiserver_version().await.expect("an answer");
     });
     observed.await.expect("within seconds of the end of the sleep");
+}
+
+/// `rooflet doctor --sleep` watches the Lease of its node.
+#[tokio::test]
+async fn doctor_sees_the_renewed_lease_after_sleep_with_half_open_connections() {
+    let fixture = Fixture::start().await;
+    fixture.join("a", 8).await;
+    let (proxy, manual, client) = through_proxy(&fixture).await;
+    let clock = Clock::Manual(manual.clone());
+    let unknown = Heartbeat::watch(client.clone(), "b", &clock).await;
+    assert_eq!(unknown.err(), Some(HeartbeatError::NoLease));
+    let heartbeat = Heartbeat::watch(client, "a", &clock).await.expect("watched");
+
+    proxy.interrupt();
+    manual.sleep(Duration::from_secs(3600));
+    let woken = clock.now();
+    let never = heartbeat.renewal_after(woken, Duration::ZERO).await;
+    assert_eq!(never, None);
+    let renewed = json!({ "spec": { "renewTime": MicroTime(woken + Duration::from_secs(2)) } });
+    let leases: Api<Lease> = Api::namespaced(fixture.client.clone(), LEASE_NAMESPACE);
+    leases
+        .patch(&lease_name("a"), &PatchParams::default(), &Patch::Merge(renewed))
+        .await
+        .expect("patched");
+    manual.advance(Duration::from_secs(5));
+    let renewal = heartbeat.renewal_after(woken, DEADLINE).await;
+    let expect = Renewal {
+        renewed: Duration::from_secs(2),
+        reported: Duration::from_secs(5),
+    };
+    assert_eq!(renewal, Some(expect));
 }
