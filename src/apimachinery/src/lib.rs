@@ -1,8 +1,9 @@
 //! Pure functions of the Kubernetes API: structural schemas, defaulting, pruning, validation, CEL
-//! rules, patches, selectors, JSONPath, tables and verbs.
+//! rules, patches, field ownership, selectors, JSONPath, tables and verbs.
 //!
 //! The crate does not depend on rooflet's kinds and does no I/O.
 
+pub mod fields;
 pub mod jsonpath;
 pub mod patch;
 pub mod schema;

@@ -92,7 +92,7 @@ impl Catalogue {
         for definition in definitions.values_mut() {
             wrap_references(definition);
         }
-        mark_lists(&mut definitions);
+        mark_merges(&mut definitions);
         let mut kinds = BTreeMap::new();
         for (gvk, name) in names {
             let (group, version, kind) = gvk;
@@ -131,30 +131,68 @@ fn wrap_references(schema: &mut Value) {
     }
 }
 
-/// Adds the merge strategies of `ObjectMeta`'s lists, which the generated types lack.
-fn mark_lists(definitions: &mut BTreeMap<String, Value>) {
-    let Some(meta) = definitions.get_mut("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta") else {
-        return;
+/// Adds the merge strategies that the generated types lack. All other lists are atomic.
+fn mark_merges(definitions: &mut BTreeMap<String, Value>) {
+    let by_key = |key: &str| json!({"x-kubernetes-list-map-keys": [key], "x-kubernetes-list-type": "map"});
+    let patched_by_key = |key: &str| {
+        json!({"x-kubernetes-list-map-keys": [key], "x-kubernetes-list-type": "map",
+            "x-kubernetes-patch-merge-key": key, "x-kubernetes-patch-strategy": "merge"})
     };
-    let marks = [
+    let set = json!({"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"});
+    let atomic = json!({"x-kubernetes-list-type": "atomic"});
+    let lists = [
+        ("meta.v1.ObjectMeta", "ownerReferences", patched_by_key("uid")),
+        ("meta.v1.ObjectMeta", "finalizers", set),
+        ("meta.v1.ObjectMeta", "managedFields", atomic),
+        ("core.v1.NamespaceStatus", "conditions", patched_by_key("type")),
+        ("core.v1.ServiceAccount", "secrets", patched_by_key("name")),
         (
-            "ownerReferences",
-            json!({"x-kubernetes-list-map-keys": ["uid"], "x-kubernetes-list-type": "map",
-                "x-kubernetes-patch-merge-key": "uid", "x-kubernetes-patch-strategy": "merge"}),
+            "apiextensions.v1.JSONSchemaProps",
+            "x-kubernetes-validations",
+            patched_by_key("rule"),
         ),
         (
-            "finalizers",
-            json!({"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"}),
+            "apiextensions.v1.CustomResourceDefinitionStatus",
+            "conditions",
+            by_key("type"),
         ),
-        ("managedFields", json!({"x-kubernetes-list-type": "atomic"})),
+        (
+            "certificates.v1.CertificateSigningRequestStatus",
+            "conditions",
+            by_key("type"),
+        ),
     ];
-    for (list, mark) in marks {
-        if let (Some(Value::Object(property)), Value::Object(mark)) =
-            (meta.pointer_mut(&format!("/properties/{list}")), mark)
+    for (name, definition) in definitions {
+        if ATOMIC_OBJECTS.iter().any(|object| is_named(name, object))
+            && let Some(definition) = definition.as_object_mut()
         {
-            property.extend(mark);
+            definition.insert("x-kubernetes-map-type".to_owned(), json!("atomic"));
+        }
+        for (owner, list, mark) in lists.iter().filter(|(owner, ..)| is_named(name, owner)) {
+            let property = definition.pointer_mut(&format!("/properties/{list}"));
+            if let (Some(Value::Object(property)), Value::Object(mark)) = (property, mark) {
+                debug_assert!(property["type"] == "array", "{owner}.{list} is not a list");
+                property.extend(mark.clone());
+            }
         }
     }
+}
+
+/// Objects that merge as a whole.
+const ATOMIC_OBJECTS: [&str; 6] = [
+    "core.v1.LocalObjectReference",
+    "core.v1.ObjectReference",
+    "meta.v1.LabelSelector",
+    "meta.v1.OwnerReference",
+    "rbac.v1.RoleRef",
+    "rbac.v1.Subject",
+];
+
+/// Compares the name of a definition with a name without the leading packages.
+fn is_named(definition: &str, name: &str) -> bool {
+    definition
+        .strip_suffix(name)
+        .is_some_and(|packages| packages.ends_with('.'))
 }
 
 #[cfg(test)]

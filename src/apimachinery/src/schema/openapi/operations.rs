@@ -320,6 +320,7 @@ impl Context<'_> {
         if matches!(self.resource.schema, SchemaSource::BuiltIn) {
             types.push("application/strategic-merge-patch+json");
         }
+        types.push("application/apply-patch+yaml");
         types
     }
 
