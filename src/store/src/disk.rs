@@ -8,7 +8,7 @@ use bytes::Bytes;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::state::{Garbage, State};
-use super::{Event, EventKind, Key, Record, Revision};
+use super::{Event, EventKind, Key, ParseValue, Record, Revision};
 
 pub(super) const FORMAT: u64 = 1;
 
@@ -44,7 +44,7 @@ impl<E: Into<redb::Error>> From<E> for LoadError {
 ///
 /// Returns an error if the format is newer than [`FORMAT`] or a revision does not follow from its
 /// predecessor.
-pub(super) fn load(db: &Database, now: Instant) -> Result<State, LoadError> {
+pub(super) fn load(db: &Database, now: Instant, parser: ParseValue) -> Result<State, LoadError> {
     let txn = db.begin_read()?;
     let meta = txn.open_table(META)?;
     let read = |name: &str| -> Result<u64, LoadError> {
@@ -59,13 +59,13 @@ pub(super) fn load(db: &Database, now: Instant) -> Result<State, LoadError> {
     let mut state = State::new(Revision(read(META_COMPACTED)?));
     for row in txn.open_table(LOG)?.iter()? {
         let (revision, row) = row?;
-        let event = decode(&state, Revision(revision.value()), row.value())?;
+        let event = decode(&state, Revision(revision.value()), row.value(), parser)?;
         state.apply(Arc::new(event), now);
     }
     Ok(state)
 }
 
-fn decode(state: &State, revision: Revision, row: Row<'_>) -> Result<Event, LoadError> {
+fn decode(state: &State, revision: Revision, row: Row<'_>, parser: ParseValue) -> Result<Event, LoadError> {
     let (flags, created, previous_revision, key, value) = row;
     let corrupt = |reason: &str| LoadError::Corrupt(format!("revision {revision}: {reason}"));
     if revision <= Revision::INITIAL {
@@ -84,7 +84,8 @@ fn decode(state: &State, revision: Revision, row: Row<'_>) -> Result<Event, Load
         (false, true) => EventKind::Created,
         (false, false) => EventKind::Modified,
     };
-    let record = Record::load(key, Bytes::copy_from_slice(value), Revision(created), revision);
+    let value = Bytes::copy_from_slice(value);
+    let record = Record::load(key, value, Revision(created), revision, parser);
     Ok(Event {
         revision,
         kind,

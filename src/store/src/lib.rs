@@ -55,7 +55,12 @@ pub struct StoreConfig {
     pub history: HistoryLimits,
     pub watch: WatchLimits,
     pub metrics: StoreMetrics,
+    /// Parser of values for [`Record::json`]. Must fail for a text that is not JSON.
+    pub parse: ParseValue,
 }
+
+/// Parser of a value. May keep parts of the value as text, to save memory.
+pub type ParseValue = fn(&[u8]) -> serde_json::Result<serde_json::Value>;
 
 impl StoreConfig {
     pub fn at(path: impl Into<PathBuf>) -> Self {
@@ -64,6 +69,7 @@ impl StoreConfig {
             history: HistoryLimits::default(),
             watch: WatchLimits::default(),
             metrics: StoreMetrics::unregistered(),
+            parse: |bytes| serde_json::from_slice(bytes),
         }
     }
 }

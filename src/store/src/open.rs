@@ -20,7 +20,7 @@ pub(super) fn writer(
     clock: Clock,
 ) -> Result<Writer, OpenStoreError> {
     // The database library may panic on unexpected damage. Report this as damage, too.
-    let opened = catch_unwind(AssertUnwindSafe(|| open_or_create(&*medium, &clock)));
+    let opened = catch_unwind(AssertUnwindSafe(|| open_or_create(&*medium, config, &clock)));
     let (database, state) = opened
         .unwrap_or_else(|_| {
             Err(OpenFailure::Corrupt(
@@ -31,14 +31,18 @@ pub(super) fn writer(
     Ok(Writer::new(medium, database, state, config, clock))
 }
 
-fn open_or_create(medium: &dyn Medium, clock: &Clock) -> Result<(Database, State), OpenFailure> {
+fn open_or_create(
+    medium: &dyn Medium,
+    config: &StoreConfig,
+    clock: &Clock,
+) -> Result<(Database, State), OpenFailure> {
     if let Some(mut copy) = medium.inspect().during("reading store file")? {
         // Reads the whole file and verifies all checksums. Opening the copy has already rolled it
         // back to the last valid commit, so a mismatch here is damage.
         if !copy.check_integrity().during("reading store file")? {
             return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
         }
-        let state = disk::load(&copy, clock.instant()).map_err(|err| match err {
+        let state = disk::load(&copy, clock.instant(), config.parse).map_err(|err| match err {
             LoadError::NewerFormat(found) => OpenFailure::NewerFormat(found),
             LoadError::Corrupt(detail) => OpenFailure::Corrupt(detail),
             LoadError::Storage(err) => OpenFailure::database("reading store file", *err),

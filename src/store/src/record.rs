@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Key, Revision};
+use super::{Key, ParseValue, Revision};
 
 /// Value of one key at revision `modified`. Immutable; shared by state, history and readers.
 pub struct Record {
@@ -16,11 +16,18 @@ pub struct Record {
     pub created: Revision,
     pub modified: Revision,
     parsed: OnceLock<Value>,
+    parser: ParseValue,
 }
 
 impl Record {
     /// Creates a record from the file, which contains only values that `parse` accepted.
-    pub(super) fn load(key: Key, value: Bytes, created: Revision, modified: Revision) -> Arc<Self> {
+    pub(super) fn load(
+        key: Key,
+        value: Bytes,
+        created: Revision,
+        modified: Revision,
+        parser: ParseValue,
+    ) -> Arc<Self> {
         let parsed = OnceLock::new();
         Arc::new(Self {
             key,
@@ -28,6 +35,7 @@ impl Record {
             created,
             modified,
             parsed,
+            parser,
         })
     }
 
@@ -37,25 +45,29 @@ impl Record {
         value: Bytes,
         created: Revision,
         modified: Revision,
+        parser: ParseValue,
     ) -> serde_json::Result<Arc<Self>> {
-        let parsed = OnceLock::from(serde_json::from_slice::<Value>(&value)?);
+        let parsed = OnceLock::from(parser(&value)?);
         Ok(Arc::new(Self {
             key,
             value,
             created,
             modified,
             parsed,
+            parser,
         }))
     }
 
     pub fn for_tests(key: Key, value: Bytes) -> Arc<Self> {
-        Self::load(key, value, Revision::INITIAL, Revision::INITIAL)
+        Self::load(key, value, Revision::INITIAL, Revision::INITIAL, |bytes| {
+            serde_json::from_slice(bytes)
+        })
     }
 
     /// Returns the parsed value.
     pub fn json(&self) -> &Value {
         self.parsed
-            .get_or_init(|| serde_json::from_slice(&self.value).expect("committed values are valid JSON"))
+            .get_or_init(|| (self.parser)(&self.value).expect("committed values are valid JSON"))
     }
 }
 

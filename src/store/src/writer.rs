@@ -18,8 +18,8 @@ use super::medium::Medium;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
 use super::{
-    Change, Event, EventKind, Expect, Guard, Key, Record, Revision, Shared, StoreConfig, StoreMetrics, Write,
-    disk,
+    Change, Event, EventKind, Expect, Guard, Key, ParseValue, Record, Revision, Shared, StoreConfig,
+    StoreMetrics, Write, disk,
 };
 use rooflet_base::clock::Clock;
 
@@ -58,6 +58,7 @@ pub(super) struct Writer {
     garbage: VecDeque<Garbage>,
     history: HistoryLimits,
     metrics: StoreMetrics,
+    parse: ParseValue,
     clock: Clock,
     durable_tx: watch::Sender<Revision>,
 }
@@ -89,7 +90,10 @@ impl Writer {
         clock: Clock,
     ) -> Self {
         let StoreConfig {
-            history, ref metrics, ..
+            history,
+            ref metrics,
+            parse,
+            ..
         } = *config;
         let mut garbage = VecDeque::new();
         state.trim(&history, clock.instant(), &mut garbage);
@@ -108,6 +112,7 @@ impl Writer {
             garbage,
             history,
             metrics: metrics.clone(),
+            parse,
             clock,
             durable_tx,
         }
@@ -180,7 +185,7 @@ impl Writer {
                 .map_or(shared.state.revision(), |event| event.revision);
             (held(&key), newest.next())
         };
-        let event = Arc::new(evaluate(key, &expect, change, current, revision)?);
+        let event = Arc::new(evaluate(key, &expect, change, current, revision, self.parse)?);
         let record = Arc::clone(&event.record);
         batch.bytes += record.value.len();
         batch
@@ -376,6 +381,7 @@ fn evaluate(
     change: Change,
     current: Option<Arc<Record>>,
     revision: Revision,
+    parser: ParseValue,
 ) -> Result<Event, CommitError> {
     let expected = match (expect, &current) {
         (Expect::Any, _) => true,
@@ -407,8 +413,8 @@ fn evaluate(
             limit: VALUE_BYTES_MAX,
         });
     }
-    let record =
-        Record::parse(key.clone(), value, created, revision).map_err(|_| CommitError::NotJson { key })?;
+    let record = Record::parse(key.clone(), value, created, revision, parser)
+        .map_err(|_| CommitError::NotJson { key })?;
     Ok(Event {
         revision,
         kind,
