@@ -274,6 +274,7 @@ mod tests {
     use super::copy::version;
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
     use kube::ResourceExt;
     use watcher::Event;
 
@@ -414,6 +415,16 @@ mod tests {
         fixture.observe(Event::Apply(object("a", 10)));
         fixture.observe(Event::Apply(object("a", 12)));
         fixture.check("a@12 b@9 c@11");
+    }
+
+    #[test]
+    fn cached_objects_have_no_managed_fields() {
+        let mut fixture = Fixture::new(&[]);
+        let mut managed = object("a", 5);
+        managed.metadata.managed_fields = Some(vec![ManagedFieldsEntry::default()]);
+        fixture.observe(Event::Apply(managed));
+        let cached = fixture.cache.get(Some("default"), "a").expect("delivered");
+        assert_eq!(cached.metadata.managed_fields, None);
     }
 
     #[test]

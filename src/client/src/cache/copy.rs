@@ -134,6 +134,13 @@ pub(super) fn version<K: Resource>(object: &K) -> u64 {
         .unwrap_or(0)
 }
 
+/// Shares an object without its managed fields. No reader uses them, and they may be larger than the
+/// rest of the object.
+fn shared<K: Resource>(mut object: K) -> Arc<K> {
+    object.meta_mut().managed_fields = None;
+    Arc::new(object)
+}
+
 fn has_uid<K: Resource>(object: &K, uid: &str) -> bool {
     object.meta().uid.as_deref() == Some(uid)
 }
@@ -195,7 +202,7 @@ impl<K: CachedKind> LocalCopy<K> {
         }
         let write = Write {
             uid,
-            object: Some(Arc::new(object)),
+            object: Some(shared(object)),
             epoch: self.epoch,
         };
         self.writes.insert(key.clone(), write);
@@ -243,7 +250,7 @@ impl<K: CachedKind> LocalCopy<K> {
             }
             watcher::Event::InitApply(object) => {
                 self.listed = self.listed.max(version(&object));
-                self.listing.insert(ObjectKey::of(&object), Arc::new(object));
+                self.listing.insert(ObjectKey::of(&object), shared(object));
                 Vec::new()
             }
             watcher::Event::InitDone => self.finish_list(),
@@ -255,7 +262,7 @@ impl<K: CachedKind> LocalCopy<K> {
                 if self.writes.get(&key).is_some_and(is_delivered) {
                     self.writes.remove(&key);
                 }
-                self.delivered.insert(key.clone(), Arc::new(object));
+                self.delivered.insert(key.clone(), shared(object));
                 vec![key]
             }
             watcher::Event::Delete(object) => {
