@@ -13,6 +13,7 @@ mod role;
 mod role_binding;
 mod secret;
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -23,6 +24,8 @@ use crate::crd;
 use crate::object;
 use crate::object::metadata::FinalizerRule;
 use crate::object::typed::Types;
+use crate::registry::resource::Subresource;
+use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::verb::Verb;
@@ -133,6 +136,13 @@ static TYPES: LazyLock<Types> = LazyLock::new(|| {
 pub(crate) fn types() -> &'static Types {
     &TYPES
 }
+
+static TYPE_SCHEMAS: LazyLock<BTreeMap<&str, TypeSchema>> = LazyLock::new(|| {
+    let definitions = BuiltIn::ALL.into_iter().map(|kind| kind.facts().definition);
+    definitions
+        .map(|definition| (definition, TypeSchema::of_definition(definition)))
+        .collect()
+});
 
 impl BuiltIn {
     /// All kinds in discovery order.
@@ -382,6 +392,29 @@ impl BuiltIn {
                 Verb::Watch,
             ],
         }
+    }
+
+    /// Returns the types of the fields of an object in this group version.
+    pub(crate) fn type_schema(self) -> &'static TypeSchema {
+        &TYPE_SCHEMAS[self.facts().definition]
+    }
+
+    /// Returns the fields that a request for this subresource, or the object, cannot change.
+    pub(crate) fn ignored_fields(self, subresource: Option<Subresource>) -> FieldSet {
+        let ignored: &[&[&str]] = match (self, subresource) {
+            (Self::Namespace, None | Some(Subresource::Finalize)) => &[&["status"]],
+            (Self::Namespace | Self::CustomResourceDefinition, Some(Subresource::Status)) => &[&["spec"]],
+            (Self::CustomResourceDefinition, None) => &[&["status"]],
+            (Self::CertificateSigningRequest, None) => &[&["spec"], &["status"]],
+            (Self::CertificateSigningRequest, Some(Subresource::Status)) => {
+                &[&["spec"], &["status", "conditions"]]
+            }
+            (Self::CertificateSigningRequest, Some(Subresource::Approval)) => {
+                &[&["spec"], &["status", "certificate"]]
+            }
+            _ => &[],
+        };
+        FieldSet::of_fields(ignored)
     }
 
     /// Converts an object from this group version to the stored form.

@@ -14,7 +14,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::{Tasks, TasksError};
 use rooflet_pki::{AccountKey, OpenAccountKeyError, OpenTokenError, Token};
-use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
+use rooflet_store::{OpenStoreError, Store, StoreMetrics};
 
 /// Time for in-flight requests to complete when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(15);
@@ -96,7 +96,7 @@ impl EmbeddedServer {
             source,
         })?;
         let registry = Registry::new();
-        let mut config = StoreConfig::at(directory.join("store.redb"));
+        let mut config = crate::store_config(directory.join("store.redb"));
         config.metrics = StoreMetrics::register(&registry)?;
         let store = Store::open(config, Clock::System)?;
         let token = Token::open(&directory)?;

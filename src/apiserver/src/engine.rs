@@ -3,10 +3,12 @@
 //! Each decision uses values read from the store. The write expects their revision; if the revision
 //! has changed, the engine repeats the decision.
 
+mod apply;
 mod create;
 mod decode;
 mod delete;
 pub(crate) mod list;
+mod ownership;
 mod scale;
 pub(crate) mod selection;
 mod update;
@@ -29,9 +31,10 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_store::{Change, CommitError, Expect, Guard, Key, Record, Revision, Store, Write};
 
+pub(crate) use apply::AppliedConfiguration;
 pub(crate) use decode::{DecodeFault, Warnings, object as decode_object, request_body};
 pub(crate) use delete::Deleted;
-pub(crate) use scale::scale_of;
+pub(crate) use scale::{ScaleEdit, scale_of};
 pub(crate) use update::Edit;
 
 /// Time for which a write without a required version is retried after conflicts. Equals the request
@@ -56,7 +59,12 @@ pub(crate) struct Target {
     pub subresource: Option<Subresource>,
     /// User of the request. `None` for writes of the server itself.
     pub by: Option<Requestor>,
+    /// Field manager of the request. May be empty.
+    pub manager: String,
 }
+
+/// Field manager of the server's own writes.
+const SERVER_MANAGER: &str = "kube-apiserver";
 
 impl Target {
     pub(crate) fn new(resource: &Arc<Resource>, namespace: Option<&str>, name: &str) -> Self {
@@ -66,6 +74,7 @@ impl Target {
             name: name.to_owned(),
             subresource: None,
             by: None,
+            manager: SERVER_MANAGER.to_owned(),
         }
     }
 
@@ -313,14 +322,13 @@ mod tests {
     use super::super::status::Reason;
     use super::*;
     use crate::endpoints::options::{DeleteOptions, WriteOptions};
-    use rooflet_store::StoreConfig;
     use serde_json::json;
 
     /// The definition may change between reading an object and writing it.
     #[tokio::test]
     async fn write_fails_if_the_definition_changed_since_the_read() {
         let directory = tempfile::tempdir().expect("a directory");
-        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let config = crate::store_config(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
         let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
         let mut warnings = Warnings::default();
@@ -369,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn namespace_must_accept_objects_at_commit_time() {
         let directory = tempfile::tempdir().expect("a directory");
-        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let config = crate::store_config(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
         let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
         let snapshot = engine.registry.snapshot();

@@ -18,6 +18,7 @@
 //!   `authentication` and [`authorization`] admit or reject it.
 //! - `engine` is the only code that reads and writes objects. It handles all kinds. Objects are
 //!   stored as JSON.
+//! - `object` contains the rules for fields that all objects have, such as `managed_fields`.
 //! - `registry` contains the served resources: `builtin` kinds, and those of `crd`.
 //! - `controller` contains the server's own controllers, which use the same engine.
 //!
@@ -47,6 +48,13 @@ pub use controller::certificates::CertificateSigners;
 pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};
 pub use endpoints::in_flight::InFlightLimits;
 pub use server::{ApiServer, ApiServerConfig, StartApiServerError};
+
+/// Returns the configuration of a store for the API server.
+pub fn store_config(path: impl Into<std::path::PathBuf>) -> rooflet_store::StoreConfig {
+    let mut config = rooflet_store::StoreConfig::at(path);
+    config.parse = object::managed_fields::parse_object;
+    config
+}
 
 /// Registers all metrics of the API server without starting a server, for the generated reference
 /// of metrics.

@@ -1,5 +1,6 @@
 //! Access to the fields that all Kubernetes objects have, on JSON values.
 
+pub(crate) mod managed_fields;
 pub(crate) mod metadata;
 pub(crate) mod typed;
 
@@ -102,7 +103,12 @@ impl PreEncoded {
             }
             let metadata = value.as_object().expect("metadata_mut ensures an object");
             write_map(json, metadata, |json, key, value| {
-                write_value(json, value);
+                // The text of managed fields is a JSON list.
+                let list = value.as_str().filter(|_| key == managed_fields::MANAGED_FIELDS);
+                match list {
+                    Some(list) => json.extend_from_slice(list.as_bytes()),
+                    None => write_value(json, value),
+                }
                 if key == "resourceVersion" {
                     gap = json.len() - 1;
                 }
@@ -142,7 +148,7 @@ fn write_value(json: &mut Vec<u8>, value: &Value) {
     serde_json::to_writer(json, value).expect("serialising a JSON value cannot fail");
 }
 
-/// Compares two objects without their resourceVersions.
+/// Compares two objects without their resourceVersions and managed fields.
 pub(crate) fn same_content(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else {
         return a == b;
@@ -162,10 +168,11 @@ fn same_metadata(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else {
         return a == b;
     };
-    let without = |map: &Map<String, Value>| map.len() - usize::from(map.contains_key("resourceVersion"));
-    without(a) == without(b)
+    let is_compared = |key: &String| key != "resourceVersion" && key != managed_fields::MANAGED_FIELDS;
+    let compared = |map: &Map<String, Value>| map.keys().filter(|key| is_compared(key)).count();
+    compared(a) == compared(b)
         && a.iter()
-            .filter(|(key, _)| *key != "resourceVersion")
+            .filter(|(key, _)| is_compared(key))
             .all(|(key, value)| b.get(key) == Some(value))
 }
 
@@ -176,19 +183,20 @@ mod tests {
 
     #[test]
     fn resource_version_is_inserted_only_into_metadata() {
-        let object = json!({"a": {"resourceVersion": "7"}, "metadata": {"name": "x", "z": 1}, "z": "\"é"});
+        let object = json!({"a": {"resourceVersion": "7"}, "metadata": {"managedFields": "[1]", "name": "x", "z": 1},
+            "z": "\"é"});
         let got: Value = serde_json::from_slice(&PreEncoded::new(object).with_resource_version(Revision(42)))
             .expect("JSON");
         assert_eq!(
             got,
-            json!({"a": {"resourceVersion": "7"}, "metadata": {"name": "x", "resourceVersion": "42", "z": 1},
-                "z": "\"é"})
+            json!({"a": {"resourceVersion": "7"},
+                "metadata": {"managedFields": [1], "name": "x", "resourceVersion": "42", "z": 1}, "z": "\"é"})
         );
     }
 
     #[test]
     fn content_comparison_ignores_resource_version() {
-        let a = json!({"metadata": {"name": "x", "resourceVersion": "1"}, "spec": 1});
+        let a = json!({"metadata": {"managedFields": "[]", "name": "x", "resourceVersion": "1"}, "spec": 1});
         let b = json!({"metadata": {"name": "x"}, "spec": 1});
         assert!(same_content(&a, &b));
         assert!(!same_content(&a, &json!({"metadata": {"name": "y"}, "spec": 1})));

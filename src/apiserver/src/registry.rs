@@ -274,7 +274,7 @@ fn same_resources(old: &Record, new: &Record) -> bool {
 mod tests {
     use super::*;
     use crate::registry::resource::to_bytes;
-    use rooflet_store::{Change, Expect, Key, StoreConfig, Write};
+    use rooflet_store::{Change, Expect, Key, Write};
     use serde_json::{Value, json};
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
     }
 
     fn opened(directory: &tempfile::TempDir) -> Store {
-        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let config = crate::store_config(directory.path().join("store.redb"));
         Store::open(config, Clock::System).expect("a new store")
     }
 

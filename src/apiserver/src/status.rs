@@ -11,6 +11,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use self::details::{Cause, Details};
+use rooflet_apimachinery::fields::Conflicts;
 use rooflet_apimachinery::schema::{FieldError, aggregate};
 use rooflet_apimachinery::verb::Verb;
 
@@ -231,6 +232,29 @@ impl ApiError {
         let reason =
             "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(resource, name, reason)
+    }
+
+    /// Returns the conflicts of a server-side apply.
+    pub(crate) fn apply_conflicts(conflicts: &Conflicts) -> Self {
+        let causes = conflicts
+            .0
+            .iter()
+            .map(|conflict| Cause {
+                reason: "FieldManagerConflict".to_owned(),
+                message: format!("conflict with {}", conflict.manager),
+                field: conflict.path(),
+            })
+            .collect();
+        let details = Details {
+            causes,
+            ..Details::default()
+        };
+        Self::new(
+            StatusCode::CONFLICT,
+            Reason::Conflict,
+            conflicts.to_string(),
+            Some(details),
+        )
     }
 
     /// Returns the conflict of a write whose definition changed after the object was prepared.

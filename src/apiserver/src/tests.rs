@@ -1,5 +1,6 @@
 //! Tests with an in-process server over real HTTP.
 
+mod apply;
 mod certificates;
 mod crud;
 mod definitions;
@@ -25,7 +26,7 @@ use super::{ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
 use rooflet_pki::{AccountKey, Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
-use rooflet_store::{HistoryLimits, Store, StoreConfig};
+use rooflet_store::{HistoryLimits, Store};
 
 /// Upper bound of every wait.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -153,7 +154,7 @@ impl TestServer {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let token = Token::open(directory.path()).expect("a token");
         let account_key = AccountKey::open(directory.path()).expect("a key");
-        let mut config = StoreConfig::at(directory.path().join("store.redb"));
+        let mut config = crate::store_config(directory.path().join("store.redb"));
         config.history = options.history;
         let store = Store::open(config, clock.clone()).expect("a new store");
         let tasks = Tasks::new();

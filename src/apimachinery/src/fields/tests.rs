@@ -288,6 +288,11 @@ fn configuration_must_conform_to_the_schema() {
         ".spec.text: expected string, got &value.valueUnstructured{Value:1}",
     );
     check(
+        json!({"text": {"a": ["b", null]}}),
+        ".spec.text: expected string, got &value.valueUnstructured{Value:map[string]interface {}{\"a\":[]interface \
+         {}{\"b\", interface {}(nil)}}}",
+    );
+    check(
         json!({"list": {"a": 1}}),
         ".spec.list: expected list, got &{map[a:1]}",
     );

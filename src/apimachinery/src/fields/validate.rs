@@ -99,8 +99,7 @@ pub(super) fn check_scalar(scalar: Scalar, value: Option<&Value>, prefix: &str) 
     }
     let found = match scalar {
         Scalar::Number => go_type(value).to_owned(),
-        // Go's `%#v`, which this server does not format for lists and objects.
-        Scalar::Text => format!("&value.valueUnstructured{{Value:{value}}}"),
+        Scalar::Text => format!("&value.valueUnstructured{{Value:{}}}", go_syntax(value)),
         Scalar::Boolean | Scalar::Any => shown(value),
     };
     Err(TypeFaults::one(format!(
@@ -125,6 +124,28 @@ fn shown(value: &Value) -> String {
     format!("&{{{}}}", go_text(value))
 }
 
+/// Formats a value like Go's `%#v`.
+fn go_syntax(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::String(text) => gotext::quote(text),
+        Value::Number(number) => gotext::number(number),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_syntax).collect();
+            format!("[]interface {{}}{{{}}}", items.join(", "))
+        }
+        Value::Object(fields) => {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|(name, field)| format!("{}:{}", gotext::quote(name), go_syntax(field)))
+                .collect();
+            format!("map[string]interface {{}}{{{}}}", fields.join(", "))
+        }
+    }
+}
+
+/// Formats a value like Go's `%v`.
 fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

@@ -10,6 +10,7 @@ use super::{ESTABLISHED, is_condition_true, storage_version, versions};
 use crate::builtin::BuiltIn;
 use crate::object;
 use crate::registry::resource::{CustomVersion, DefinitionVersion, Names, Origin, Resource, ScalePaths};
+use rooflet_apimachinery::fields::TypeSchema;
 use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::table::Table;
 use rooflet_store::Revision;
@@ -63,6 +64,7 @@ pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &Cancellat
                 definition: DefinitionVersion::of(crd),
                 is_served: is_served(version),
                 schema: Arc::new(StructuralSchema::trusted(open_api)),
+                type_schema: TypeSchema::of_custom_resource(open_api),
                 spec: version.clone(),
                 has_status: version["subresources"]
                     .get("status")
@@ -70,6 +72,7 @@ pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &Cancellat
                 scale: scale_paths(&version["subresources"]["scale"]),
                 selectable_fields: selectable_fields(version),
                 storage_version: storage.clone(),
+                versions: versions(crd).map(name_of).collect(),
                 schema_since,
                 is_only_version,
                 is_terminating,

@@ -17,8 +17,8 @@ use crate::builtin::BuiltIn;
 use crate::endpoints::gzip;
 use crate::endpoints::in_flight::{InFlight, Permit};
 use crate::endpoints::negotiate::{self, Conversion, Encoding, OutputMedia};
-use crate::endpoints::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb};
-use crate::endpoints::patch_request::PatchRequest;
+use crate::endpoints::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb, field_manager};
+use crate::endpoints::patch_request::{self, PatchRequest};
 use crate::endpoints::protobuf::{self, PROTOBUF};
 use crate::endpoints::reply::{self, Reply};
 use crate::endpoints::representation::{IncludeObject, View, page_of};
@@ -28,7 +28,7 @@ use crate::endpoints::watch::{self, OpenWatch, WatchRequest};
 use crate::engine::list;
 use crate::engine::selection::Selection;
 use crate::engine::{
-    Deleted, Edit, Engine, ResultObject, Target, Warnings, WriteResult, request_body, scale_of,
+    Deleted, Edit, Engine, ResultObject, ScaleEdit, Target, Warnings, WriteResult, request_body, scale_of,
 };
 use crate::metrics::ApiServerMetrics;
 use crate::object;
@@ -375,11 +375,15 @@ impl Api {
     async fn patch(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let is_built_in = call.resource.custom().is_none();
         let content_type = call.request.content_type();
+        if patch_request::is_apply(content_type) {
+            return self.apply(call, warnings).await;
+        }
         let patch = PatchRequest::read(content_type, &call.request.body, is_built_in)?;
         let media = call.media()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Patch)?;
         if let Some(paths) = call.scale_paths() {
-            let edit = |scale: &Value, _: &mut Warnings| patch.apply(scale.clone());
+            let change = |scale: &Value, _: &mut Warnings| patch.apply(scale.clone());
+            let edit = ScaleEdit::Change(&change);
             let written = self
                 .engine
                 .update_scale(&call.target(), paths, &edit, options, warnings)
@@ -393,6 +397,26 @@ impl Api {
         let written = self
             .engine
             .update(&call.target(), Edit::Change(&change), options, warnings)
+            .await?;
+        self.show_written(call, media, &written)
+    }
+
+    async fn apply(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
+        let media = call.media()?;
+        let options = WriteOptions::parse(&call.request.query, WriteVerb::Apply)?;
+        let configuration = patch_request::read_configuration(&call.request.body, options)?;
+        let target = call.target();
+        if let Some(paths) = call.scale_paths() {
+            let edit = ScaleEdit::Apply(&configuration);
+            let written = self
+                .engine
+                .update_scale(&target, paths, &edit, options, warnings)
+                .await?;
+            return self.show_scale(call, paths, &written);
+        }
+        let written = self
+            .engine
+            .apply(&target, &configuration, options, warnings)
             .await?;
         self.show_written(call, media, &written)
     }
@@ -411,7 +435,8 @@ impl Api {
             ))
         })?;
         let new_scale = body.value;
-        let edit = |_: &Value, _: &mut Warnings| Ok(new_scale.clone());
+        let change = |_: &Value, _: &mut Warnings| Ok(new_scale.clone());
+        let edit = ScaleEdit::Change(&change);
         let written = self
             .engine
             .update_scale(&call.target(), paths, &edit, options, warnings)
@@ -561,6 +586,8 @@ impl Call<'_> {
         let mut target = Target::new(&self.resource, self.path.namespace.as_deref(), name);
         target.subresource = self.subresource;
         target.by = Some(self.by.clone());
+        let user_agent = self.request.header(header::USER_AGENT);
+        target.manager = field_manager(&self.request.query, user_agent);
         target
     }
 

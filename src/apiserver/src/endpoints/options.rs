@@ -33,6 +33,8 @@ pub(crate) enum WriteVerb {
     Create,
     Update,
     Patch,
+    /// Patch that is a server-side apply.
+    Apply,
 }
 
 /// Parameters of create, update and patch.
@@ -40,6 +42,8 @@ pub(crate) enum WriteVerb {
 pub(crate) struct WriteOptions {
     pub dry_run: bool,
     pub validation: FieldValidation,
+    /// Only for an apply: takes fields of other managers.
+    pub forces: bool,
 }
 
 impl WriteOptions {
@@ -47,6 +51,7 @@ impl WriteOptions {
     pub(crate) const INTERNAL: Self = Self {
         dry_run: false,
         validation: FieldValidation::Ignore,
+        forces: false,
     };
 
     pub(crate) fn parse(query: &Query, verb: WriteVerb) -> Result<Self, ApiError> {
@@ -57,7 +62,14 @@ impl WriteOptions {
                 "may not be specified for non-apply patch",
             ));
         }
-        check_field_manager(query.get("fieldManager").unwrap_or_default(), &mut errors);
+        let manager = query.get("fieldManager").unwrap_or_default();
+        if verb == WriteVerb::Apply && manager.is_empty() {
+            errors.push(FieldError::required(
+                "fieldManager",
+                "is required for apply patch",
+            ));
+        }
+        check_field_manager(manager, &mut errors);
         let dry_run = parse_dry_run(query.all("dryRun").collect(), &mut errors);
         let validation = match query.get("fieldValidation").unwrap_or_default() {
             "" | "Warn" => FieldValidation::Warn,
@@ -76,11 +88,31 @@ impl WriteOptions {
         let kind = match verb {
             WriteVerb::Create => "CreateOptions",
             WriteVerb::Update => "UpdateOptions",
-            WriteVerb::Patch => "PatchOptions",
+            WriteVerb::Patch | WriteVerb::Apply => "PatchOptions",
         };
         invalid(kind, &errors)?;
-        Ok(Self { dry_run, validation })
+        Ok(Self {
+            dry_run,
+            validation,
+            forces: verb == WriteVerb::Apply && query.flag("force") == Some(true),
+        })
     }
+}
+
+/// Returns the field manager of a request: the parameter, or the client's name in the user agent.
+pub(crate) fn field_manager(query: &Query, user_agent: &str) -> String {
+    if let Some(manager) = query.non_empty("fieldManager") {
+        return manager.to_owned();
+    }
+    let client = user_agent.split('/').next().unwrap_or_default();
+    let mut manager = String::new();
+    for char in client.chars().filter(|char| !char.is_control()) {
+        if manager.len() + char.len_utf8() > FIELD_MANAGER_MAX_BYTES {
+            break;
+        }
+        manager.push(char);
+    }
+    manager
 }
 
 fn check_field_manager(manager: &str, errors: &mut Vec<FieldError>) {

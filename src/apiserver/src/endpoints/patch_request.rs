@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use crate::endpoints::body::{self, Body};
 use crate::endpoints::negotiate::{Encoding, essence};
-use crate::endpoints::options::FieldValidation;
-use crate::engine::{DecodeFault, Warnings, decode_object};
+use crate::endpoints::options::{FieldValidation, WriteOptions};
+use crate::engine::{AppliedConfiguration, DecodeFault, Warnings, decode_object};
+use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource, to_bytes};
 use crate::status::ApiError;
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
@@ -15,6 +16,7 @@ use rooflet_apimachinery::schema::FieldError;
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
+const APPLY_PATCH: &str = "application/apply-patch+yaml";
 
 #[derive(Debug)]
 enum Format {
@@ -28,6 +30,51 @@ enum Format {
 pub(crate) struct PatchRequest {
     format: Format,
     duplicates: Vec<String>,
+    /// True if the patch reads or removes single entries of the managed fields.
+    reads_managed_fields: bool,
+}
+
+/// Returns true for the media type of a server-side apply.
+pub(crate) fn is_apply(content_type: &str) -> bool {
+    essence(content_type) == APPLY_PATCH
+}
+
+/// Parses the configuration of a server-side apply.
+pub(crate) fn read_configuration(
+    bytes: &[u8],
+    options: WriteOptions,
+) -> Result<AppliedConfiguration, ApiError> {
+    let undecodable = |reason: String| ApiError::bad_request(format!("error decoding YAML: {reason}"));
+    let Body { value, duplicates } = body::parse(bytes, Encoding::Yaml)
+        .map_err(|err| undecodable(format!("error converting YAML to JSON: yaml: {err}")))?;
+    let found = match &value {
+        Value::Object(_) | Value::Null => None,
+        Value::Array(_) => Some("array"),
+        Value::String(_) => Some("string"),
+        Value::Number(_) => Some("number"),
+        Value::Bool(_) => Some("bool"),
+    };
+    if let Some(found) = found {
+        return Err(undecodable(format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
+             map[string]interface {{}}"
+        )));
+    }
+    Ok(AppliedConfiguration {
+        value,
+        forces: options.forces,
+        duplicates,
+        validation: options.validation,
+    })
+}
+
+/// Returns true if a JSON patch has a path into the managed fields, or to a field with them.
+fn reads_managed_fields(patch: &Value) -> bool {
+    let operations = patch.as_array().into_iter().flatten();
+    operations
+        .flat_map(|operation| [&operation["path"], &operation["from"]])
+        .filter_map(Value::as_str)
+        .any(|path| matches!(path, "" | "/metadata") || path.starts_with("/metadata/managedFields"))
 }
 
 fn json_patch_error(err: JsonPatchError) -> ApiError {
@@ -41,16 +88,16 @@ fn json_patch_error(err: JsonPatchError) -> ApiError {
 }
 
 impl PatchRequest {
-    /// Parses a patch. Strategic merge patches are accepted only for built-in kinds, because they
+    /// Parses a patch that is not an apply. Strategic merge patches are accepted only for built-in kinds, because they
     /// need the upstream types.
     pub(crate) fn read(content_type: &str, bytes: &[u8], is_built_in: bool) -> Result<Self, ApiError> {
         let accepted: &[&str] = if is_built_in {
-            &[JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH]
+            &[JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, APPLY_PATCH]
         } else {
-            &[JSON_PATCH, MERGE_PATCH]
+            &[JSON_PATCH, MERGE_PATCH, APPLY_PATCH]
         };
         let media_type = essence(content_type);
-        if !accepted.contains(&media_type.as_str()) {
+        if is_apply(content_type) || !accepted.contains(&media_type.as_str()) {
             return Err(ApiError::unsupported_media_type(accepted));
         }
         let Body {
@@ -58,6 +105,7 @@ impl PatchRequest {
             duplicates,
         } = body::parse(bytes, Encoding::Json)
             .map_err(|err| ApiError::bad_request(format!("error decoding patch: {err}")))?;
+        let reads_managed_fields = reads_managed_fields(&patch);
         let format = match media_type.as_str() {
             JSON_PATCH => Format::Json(JsonPatch::parse(&patch).map_err(json_patch_error)?),
             _ if !patch.is_object() => {
@@ -68,7 +116,11 @@ impl PatchRequest {
             STRATEGIC_MERGE_PATCH => Format::Strategic(patch),
             _ => Format::Merge(patch),
         };
-        Ok(Self { format, duplicates })
+        Ok(Self {
+            format,
+            duplicates,
+            reads_managed_fields,
+        })
     }
 
     /// Applies the patch to an object in external form.
@@ -94,7 +146,12 @@ impl PatchRequest {
         validation: FieldValidation,
         warnings: &mut Warnings,
     ) -> Result<Value, ApiError> {
-        let patched = self.apply(resource.external(working.clone()))?;
+        let mut working = working.clone();
+        let managers = managed_fields::take(&mut working);
+        if self.reads_managed_fields {
+            managed_fields::set(&mut working, managers);
+        }
+        let patched = self.apply(resource.external(working))?;
         if !patched.is_object() {
             return Err(ApiError::patch_does_not_apply());
         }
@@ -159,7 +216,6 @@ mod tests {
             read("application/strategic-merge-patch+json", "{}", false),
             Err(415)
         );
-        assert_eq!(read("application/apply-patch+yaml", "{}", true), Err(415));
         assert_eq!(read("application/json", "{}", true), Err(415));
     }
 

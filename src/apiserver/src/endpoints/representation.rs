@@ -8,6 +8,7 @@ use crate::endpoints::negotiate::{Conversion, MetaVersion};
 use crate::endpoints::request::Query;
 use crate::engine::ResultObject;
 use crate::engine::list::Page;
+use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource, to_bytes};
 use crate::status::ApiError;
 use rooflet_store::{Record, Revision};
@@ -161,7 +162,8 @@ impl View<'_> {
 }
 
 fn partial(working: &Value, version: MetaVersion) -> Value {
-    let metadata = working.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    let mut metadata = working.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    managed_fields::expand_metadata(&mut metadata);
     json!({"kind": "PartialObjectMetadata", "apiVersion": version.api_version(), "metadata": metadata})
 }
 

@@ -323,12 +323,12 @@ mod tests {
     use crate::endpoints::request::Query;
     use crate::registry::Registry;
     use rooflet_base::clock::Clock;
-    use rooflet_store::{Store, StoreConfig};
+    use rooflet_store::Store;
 
     #[tokio::test(start_paused = true)]
     async fn idle_watch_sends_bookmarks_every_minute() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let config = crate::store_config(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
         let engine = Engine::new(store.clone(), Registry::new(store, Clock::System), Clock::System);
         let snapshot = engine.registry.snapshot();

@@ -2,12 +2,21 @@
 
 use serde_json::{Value, json};
 
-use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, validate};
+use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, ownership, validate};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
-use crate::object::metadata;
+use crate::object::{managed_fields, metadata};
 use crate::registry::resource::Origin;
 use crate::status::ApiError;
+
+/// Origin of the managed fields of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ownership {
+    /// The engine computes them from the change.
+    Tracked,
+    /// The object contains them.
+    Given,
+}
 
 /// Maximum attempts for `metadata.generateName`.
 const GENERATE_NAME_ATTEMPTS: usize = 8;
@@ -18,6 +27,18 @@ impl Engine {
         &self,
         target: &Target,
         working: Value,
+        options: WriteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<WriteResult, ApiError> {
+        self.create_with(target, working, Ownership::Tracked, options, warnings)
+            .await
+    }
+
+    pub(super) async fn create_with(
+        &self,
+        target: &Target,
+        working: Value,
+        ownership: Ownership,
         options: WriteOptions,
         warnings: &mut Warnings,
     ) -> Result<WriteResult, ApiError> {
@@ -58,7 +79,9 @@ impl Engine {
                 object::metadata_mut(&mut candidate)
                     .insert("name".to_owned(), Value::from(target.name.as_str()));
             }
-            outcome = self.try_create(&target, candidate, options, warnings).await;
+            outcome = self
+                .try_create(&target, candidate, ownership, options, warnings)
+                .await;
             let name_exists =
                 matches!(&outcome, Err(err) if err.reason() == crate::status::Reason::AlreadyExists);
             if !name_exists {
@@ -78,12 +101,19 @@ impl Engine {
         &self,
         target: &Target,
         mut working: Value,
+        ownership: Ownership,
         options: WriteOptions,
         warnings: &mut Warnings,
     ) -> Result<WriteResult, ApiError> {
         let resource = &target.resource;
         let given_version = object::resource_version(&working).to_owned();
-        metadata::initialise(&mut working, self.clock.now());
+        let now = self.clock.now();
+        metadata::initialise(&mut working, now);
+        let managers = match ownership {
+            Ownership::Tracked => ownership::of_created(target, &working, now),
+            Ownership::Given => managed_fields::take(&mut working),
+        };
+        managed_fields::set(&mut working, managers);
         prepare(target, &mut working);
         target.check_change(None, &working)?;
         validate::create(resource, &working, warnings)?;

@@ -7,6 +7,7 @@ use crate::builtin;
 use crate::endpoints::body::{self, Body};
 use crate::endpoints::negotiate::Encoding;
 use crate::endpoints::options::FieldValidation;
+use crate::object::managed_fields;
 use crate::object::typed::DecodeTypeError;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
@@ -122,7 +123,10 @@ pub(crate) fn object(
     validation: FieldValidation,
     warnings: &mut Warnings,
 ) -> Result<Value, DecodeFault> {
-    let (value, unknown) = match &resource.origin {
+    let resets_managers = value["metadata"]["managedFields"]
+        .as_array()
+        .is_some_and(Vec::is_empty);
+    let (mut value, unknown) = match &resource.origin {
         Origin::BuiltIn(built_in) => {
             let decoded = builtin::types()
                 .decode(built_in.facts().definition, value)
@@ -151,6 +155,11 @@ pub(crate) fn object(
             (working, unknown)
         }
     };
+    let managers = managed_fields::take(&mut value);
+    let managers = managers.or_else(|| resets_managers.then(|| "[]".to_owned()));
+    if managers.is_some() {
+        managed_fields::set(&mut value, managers);
+    }
     let faults: Vec<String> = duplicates
         .iter()
         .map(|path| format!("duplicate field {path:?}"))

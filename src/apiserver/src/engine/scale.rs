@@ -2,11 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Edit, Engine, Target, Warnings, WriteResult};
+use super::apply::{decode_managers, scale_schema};
+use super::{AppliedConfiguration, Edit, Engine, Target, Warnings, WriteResult};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
+use crate::object::managed_fields;
+use crate::object::typed::format_time;
 use crate::registry::resource::ScalePaths;
 use crate::status::ApiError;
+use rooflet_apimachinery::fields::{FieldSet, Managers, Operation, Tracked};
 
 /// Placeholder for unset replicas while a Scale is edited.
 const UNSET_REPLICAS: i64 = i32::MIN as i64;
@@ -77,22 +81,39 @@ pub(crate) fn scale_of(working: &Value, paths: &ScalePaths) -> Result<Value, Api
     }
 }
 
+/// Source of the new Scale.
+pub(crate) enum ScaleEdit<'a> {
+    /// Function from the current to the new Scale.
+    Change(&'a (dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync)),
+    Apply(&'a AppliedConfiguration),
+}
+
 impl Engine {
-    /// Updates an object through its Scale. `edit` converts the current to the new Scale.
+    /// Updates an object through its Scale.
     pub(crate) async fn update_scale(
         &self,
         target: &Target,
         paths: &ScalePaths,
-        edit: &(dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync),
+        edit: &ScaleEdit<'_>,
         options: WriteOptions,
         warnings: &mut Warnings,
     ) -> Result<WriteResult, ApiError> {
-        let change = |old: &Value, warnings: &mut Warnings| -> Result<Value, ApiError> {
+        let change = |old: Option<&Value>, warnings: &mut Warnings| -> Result<Value, ApiError> {
+            let old = old.ok_or_else(|| target.not_found())?;
             let (mut present, is_set) = build(old, paths);
             if !is_set {
                 present["spec"]["replicas"] = json!(UNSET_REPLICAS);
             }
-            let expected = edit(&present, warnings)?;
+            let (expected, owners) = match edit {
+                ScaleEdit::Change(change) => {
+                    let expected = change(&present, warnings)?;
+                    let owners = self.track_scale(target, paths, old, (&present, &expected))?;
+                    (expected, owners)
+                }
+                ScaleEdit::Apply(configuration) => {
+                    self.applied_scale(target, configuration, paths, old, &present, warnings)?
+                }
+            };
             let name = object::name(&expected);
             if name != target.name {
                 return Err(ApiError::bad_request(format!(
@@ -117,16 +138,44 @@ impl Engine {
             }
             let mut new = old.clone();
             set(&mut new, &paths.spec_replicas, json!(replicas))?;
+            let mut managers = decode_managers(managed_fields::take(&mut new))?;
+            managers.set_owners_of_scale(&owners, &paths.spec_replicas, &target.resource.api_version());
+            managed_fields::set(&mut new, managers.encode());
             let version = object::resource_version(&expected);
             if !version.is_empty() {
                 object::metadata_mut(&mut new).insert("resourceVersion".to_owned(), json!(version));
             }
             Ok(new)
         };
-        let mut target = target.clone();
-        target.subresource = None;
-        self.update(&target, Edit::Change(&change), options, warnings)
-            .await
+        let mut object = target.clone();
+        object.subresource = None;
+        self.update(&object, Edit::Own(&change), options, warnings).await
+    }
+
+    /// Returns the managers of a Scale after a change from the first to the second one.
+    fn track_scale(
+        &self,
+        target: &Target,
+        paths: &ScalePaths,
+        object: &Value,
+        (old, new): (&Value, &Value),
+    ) -> Result<Managers, ApiError> {
+        let managers = decode_managers(managed_fields::text(object))?;
+        let mut owners = managers.of_scale(&paths.spec_replicas);
+        // kube-apiserver does not track a scale of replicas that nobody owns.
+        if !owners.is_empty() {
+            let mut manager = target.field_manager(Operation::Update);
+            manager.api_version = "autoscaling/v1".to_owned();
+            owners.track(Tracked {
+                schema: scale_schema(),
+                old,
+                new,
+                manager: &manager,
+                ignored: &FieldSet::default(),
+                now: &format_time(self.clock.now()),
+            });
+        }
+        Ok(owners)
     }
 }
 

@@ -5,15 +5,20 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::create::{resolve_namespace, warn_duplicate_owners};
-use super::{Engine, PutError, ResultObject, Target, WRITE_TIMEOUT, Warnings, WriteResult, validate};
+use super::create::{Ownership, resolve_namespace, warn_duplicate_owners};
+use super::{
+    Engine, PutError, ResultObject, Target, WRITE_TIMEOUT, Warnings, WriteResult, ownership, validate,
+};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
-use crate::object::metadata;
+use crate::object::{managed_fields, metadata};
 use crate::registry::resource::{Origin, Resource, Subresource};
-use crate::status::ApiError;
+use crate::status::{ApiError, Reason};
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_store::{Expect, Record};
+
+/// Function of [`Edit::Own`].
+type OwnChange<'a> = dyn Fn(Option<&Value>, &mut Warnings) -> Result<Value, ApiError> + Send + Sync + 'a;
 
 /// Source of the new object.
 pub(crate) enum Edit<'a> {
@@ -21,6 +26,9 @@ pub(crate) enum Edit<'a> {
     Replace(Value),
     /// Function from the current to the new object, in working form. May run several times.
     Change(&'a (dyn Fn(&Value, &mut Warnings) -> Result<Value, ApiError> + Send + Sync)),
+    /// Like `Change`, but the new object contains its managed fields. The current object is `None`
+    /// if it does not exist.
+    Own(&'a OwnChange<'a>),
 }
 
 impl Engine {
@@ -52,7 +60,22 @@ impl Engine {
                     warnings.extend(noted.into_texts());
                     return Ok(written);
                 }
-                Attempt::Create(working) => return self.create(target, working, options, warnings).await,
+                Attempt::Create(working, ownership) => {
+                    let created = self
+                        .create_with(target, working, ownership, options, &mut noted)
+                        .await;
+                    match created {
+                        // Another request created the object first: repeat the apply.
+                        Err(err)
+                            if ownership == Ownership::Given
+                                && err.reason() == Reason::AlreadyExists
+                                && self.clock.instant() < deadline => {}
+                        created => {
+                            warnings.extend(noted.into_texts());
+                            return created;
+                        }
+                    }
+                }
                 Attempt::Conflicted {
                     requires_version: false,
                 } if self.clock.instant() < deadline => {}
@@ -78,15 +101,19 @@ impl Engine {
                 Edit::Replace(working) if resource.creates_on_update() && target.subresource.is_none() => {
                     let mut working = working.clone();
                     object::metadata_mut(&mut working).remove("resourceVersion");
-                    Ok(Attempt::Create(working))
+                    Ok(Attempt::Create(working, Ownership::Tracked))
                 }
-                Edit::Replace(_) | Edit::Change(_) => Err(target.not_found()),
+                Edit::Own(change) if target.subresource.is_none() => {
+                    Ok(Attempt::Create(change(None, warnings)?, Ownership::Given))
+                }
+                Edit::Replace(_) | Edit::Change(_) | Edit::Own(_) => Err(target.not_found()),
             };
         };
         let old = resource.view(&record);
         let mut new = match edit {
             Edit::Replace(working) => working.clone(),
             Edit::Change(change) => change(&old, warnings)?,
+            Edit::Own(change) => change(Some(&old), warnings)?,
         };
         resolve_namespace(target, &mut new)?;
         if matches!(edit, Edit::Replace(_)) {
@@ -95,14 +122,22 @@ impl Engine {
         let requires_version = check_version(target, &new, &record, edit)?;
         warn_duplicate_owners(&mut new, warnings);
         metadata::inherit(&mut new, &old);
-        prepare(resource, &mut new, &old, target.subresource, self.clock.now());
+        let now = self.clock.now();
+        let managers = match edit {
+            Edit::Own(_) => managed_fields::text(&new),
+            Edit::Replace(_) | Edit::Change(_) => ownership::of_updated(target, &new, &old, now),
+        };
+        prepare(resource, &mut new, &old, target.subresource, now);
+        managed_fields::set(&mut new, managers);
         target.check_change(Some(&old), &new)?;
         object::set_resource_version(&mut new, record.modified);
         validate::update(resource, &new, &old, target.subresource, warnings)?;
         if self.is_finished(resource, &new, &old) {
             return self.finish(target, &record, new, options, requires_version).await;
         }
-        if object::same_content(&resource.stored(new.clone()), record.json()) {
+        if object::same_content(&resource.stored(new.clone()), record.json())
+            && ownership::is_same(&new, record.json())
+        {
             return Ok(Attempt::Done(WriteResult {
                 object: ResultObject::Record(record),
                 created: false,
@@ -168,7 +203,7 @@ impl Engine {
 
 enum Attempt {
     Done(WriteResult),
-    Create(Value),
+    Create(Value, Ownership),
     /// Concurrent write. `requires_version` is true if the client specified a resourceVersion.
     Conflicted {
         requires_version: bool,

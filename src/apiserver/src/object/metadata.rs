@@ -9,11 +9,10 @@ use crate::object::typed::format_time;
 use rooflet_apimachinery::schema::{FieldError, metadata as rules};
 
 /// Fields that the server sets. Values from clients are dropped.
-const SYSTEM_FIELDS: [&str; 6] = [
+const SYSTEM_FIELDS: [&str; 5] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
-    "managedFields",
     "selfLink",
     "uid",
 ];
@@ -52,7 +51,6 @@ pub(crate) fn generate_name(base: &str) -> String {
 pub(crate) fn inherit(object: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let metadata = object::metadata_mut(object);
-    metadata.remove("managedFields");
     metadata.remove("selfLink");
     for field in ["generation", "creationTimestamp"] {
         object::set_or_remove(metadata, field, old.get(field).cloned());
@@ -167,7 +165,7 @@ mod tests {
     #[test]
     fn update_inherits_fields_that_the_server_owns() {
         let old = json!({"metadata": {"name": "a", "uid": "u", "generation": 3, "creationTimestamp": "t"}});
-        let mut new = json!({"metadata": {"name": "a", "generation": 9, "managedFields": []}});
+        let mut new = json!({"metadata": {"name": "a", "generation": 9, "selfLink": "/x"}});
         inherit(&mut new, &old);
         assert_eq!(new, old);
         let mut other = json!({"metadata": {"name": "a", "uid": "x"}});

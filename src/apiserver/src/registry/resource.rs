@@ -9,8 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::builtin::BuiltIn;
 use crate::object;
+use crate::object::managed_fields;
 use crate::object::metadata::FinalizerRule;
 use crate::status::GroupResource;
+use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
 use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::table::Table;
@@ -59,6 +61,7 @@ pub(crate) struct CustomVersion {
     pub definition: DefinitionVersion,
     pub is_served: bool,
     pub schema: Arc<StructuralSchema>,
+    pub type_schema: TypeSchema,
     /// `spec.versions[*]` of the definition.
     pub spec: Value,
     pub has_status: bool,
@@ -66,6 +69,8 @@ pub(crate) struct CustomVersion {
     /// Selectable field paths without the leading dot, as in field selectors.
     pub selectable_fields: Vec<String>,
     pub storage_version: String,
+    /// Names of all versions of the definition.
+    pub versions: Vec<String>,
     /// Objects modified after this revision are stored in the storage version, pruned and with
     /// defaults.
     pub schema_since: Revision,
@@ -327,7 +332,9 @@ impl Resource {
         if self.is_verbatim(record) {
             record.value.clone()
         } else {
-            to_bytes(&self.converted(record.json().clone()))
+            let mut item = self.converted(record.json().clone());
+            managed_fields::expand(&mut item);
+            to_bytes(&item)
         }
     }
 
@@ -370,6 +377,47 @@ impl Resource {
         }
     }
 
+    /// Returns the types of the fields of an object in this version.
+    pub(crate) fn type_schema(&self) -> &TypeSchema {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.type_schema(),
+            Origin::Custom(custom) => &custom.type_schema,
+        }
+    }
+
+    /// Returns true if the kind has this API version.
+    pub(crate) fn has_version(&self, version: &str) -> bool {
+        match &self.origin {
+            Origin::BuiltIn(_) => true,
+            Origin::Custom(custom) => custom
+                .versions
+                .iter()
+                .any(|known| api_version(&self.group, known) == version),
+        }
+    }
+
+    /// Returns the fields that a request for this subresource, or the object, cannot change.
+    pub(crate) fn ignored_fields(&self, subresource: Option<Subresource>) -> FieldSet {
+        match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.ignored_fields(subresource),
+            Origin::Custom(custom) => match subresource {
+                None if custom.has_status => FieldSet::of_fields(&[&["status"]]),
+                Some(Subresource::Status) => FieldSet::of_fields(&[&["metadata"], &["spec"]]),
+                _ => FieldSet::default(),
+            },
+        }
+    }
+
+    /// Converts an object from the working form to the fields of this version.
+    pub(crate) fn versioned<'a>(&self, working: &'a Value) -> Cow<'a, Value> {
+        match &self.origin {
+            Origin::BuiltIn(built_in) if !built_in.is_stored_form() => {
+                Cow::Owned(built_in.served_form(working.clone()))
+            }
+            Origin::BuiltIn(_) | Origin::Custom(_) => Cow::Borrowed(working),
+        }
+    }
+
     /// Converts an object from the working form to the stored form.
     pub(crate) fn stored(&self, mut working: Value) -> Value {
         if let Origin::Custom(custom) = &self.origin
@@ -391,6 +439,7 @@ impl Resource {
             map.insert("apiVersion".to_owned(), Value::from(self.api_version()));
             map.insert("kind".to_owned(), Value::from(self.kind.as_str()));
         }
+        managed_fields::expand(&mut object);
         object
     }
 

@@ -13,7 +13,7 @@ use rooflet_apiserver::{ApiServer, ApiServerConfig, CertificateSigners};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
 use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
-use rooflet_store::{Store, StoreConfig};
+use rooflet_store::Store;
 
 /// Upper bound of every wait.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -89,7 +89,7 @@ impl TestServer {
         let path = directory.path();
         let token = Token::open(path).expect("a token");
         let secret = token.reveal().to_owned();
-        let config = StoreConfig::at(path.join("store.redb"));
+        let config = rooflet_apiserver::store_config(path.join("store.redb"));
         let store = Store::open(config, clock.clone()).expect("a new store");
         let open = |kind| Authority::open(path, kind, &clock).expect("an authority");
         let signers = CertificateSigners {

@@ -30,7 +30,7 @@ use rooflet_controller::ControllerConfig;
 use rooflet_pki as pki;
 use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
 use rooflet_roofline::memory::ServedModel;
-use rooflet_store::{Store, StoreConfig};
+use rooflet_store::Store;
 use rooflet_testing::TempDir;
 
 /// Timeout of every wait. It is long because the machine may be busy.
@@ -60,7 +60,7 @@ impl Fixture {
                 .expect("an authority"),
         );
         let token = Token::open(directory.as_ref()).expect("a token");
-        let config = StoreConfig::at(directory.path().join("store.redb"));
+        let config = rooflet_apiserver::store_config(directory.path().join("store.redb"));
         let store = Store::open(config, Clock::System).expect("a new store");
         let tasks = Tasks::new();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

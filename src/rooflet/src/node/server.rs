@@ -37,7 +37,7 @@ use rooflet_pki::{
     AccountKey, Authority, AuthorityKind, IssueError, OpenAccountKeyError, OpenAuthorityError,
     OpenTokenError, ServingCertificate, Token, UserCertificates, kubeconfig,
 };
-use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
+use rooflet_store::{OpenStoreError, Store, StoreMetrics};
 
 /// Timeout of streams after the process was asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);
@@ -221,7 +221,7 @@ async fn start_api_server(
     })?;
     // The store's lock detects another server with this directory, so the store is opened before
     // anything is written.
-    let mut store_config = StoreConfig::at(directory.join("store.redb"));
+    let mut store_config = rooflet_apiserver::store_config(directory.join("store.redb"));
     store_config.metrics = StoreMetrics::register(registry)?;
     let store = Store::open(store_config, clock.clone())?;
     let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);

@@ -12,7 +12,7 @@ use crate::endpoints::options::{FieldValidation, WriteOptions};
 use crate::registry::Registry;
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
-use rooflet_store::{ListOptions, Revision, Store, StoreConfig};
+use rooflet_store::{ListOptions, Revision, Store};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -30,7 +30,7 @@ impl Scenario {
     async fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(
-            StoreConfig::at(directory.path().join("store.redb")),
+            crate::store_config(directory.path().join("store.redb")),
             Clock::System,
         )
         .unwrap();
@@ -71,6 +71,7 @@ impl Scenario {
         let options = WriteOptions {
             dry_run: false,
             validation: FieldValidation::Ignore,
+            ..WriteOptions::INTERNAL
         };
         let mut warnings = Warnings::default();
         self.engine

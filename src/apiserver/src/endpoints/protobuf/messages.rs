@@ -75,7 +75,7 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
     })
 }
 
-/// Omits `managedFields`, which the server does not store.
+/// Omits `managedFields`. An update without them keeps the stored ones.
 const OBJECT_META: &[Field] = &[
     one(1, "name", Shape::Text),
     one(2, "generateName", Shape::Text),
