@@ -69,6 +69,15 @@ impl NodeCredentials {
                 .certificate
                 .as_ref()
                 .filter(|certificate| is_due(certificate, now));
+            if let Some(certificate) = due
+                && is_from_future(certificate, now)
+                && now >= next_renewal
+            {
+                warn!(
+                    from = %certificate.not_before,
+                    "the node's certificate is not valid yet, because a clock was wrong; renewing it"
+                );
+            }
             if let Some(until) = due
                 .map(|certificate| certificate.not_after)
                 .filter(|_| now >= next_renewal)
@@ -163,7 +172,11 @@ impl NodeCredentials {
 }
 
 fn is_due(certificate: &NodeCertificate, now: Timestamp) -> bool {
-    now >= certificate.renew_at()
+    now >= certificate.renew_at() || is_from_future(certificate, now)
+}
+
+fn is_from_future(certificate: &NodeCertificate, now: Timestamp) -> bool {
+    now < certificate.not_before
 }
 
 #[cfg(test)]
@@ -171,13 +184,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificate_is_due_after_two_thirds_of_its_lifetime() {
+    fn certificate_is_due_after_two_thirds_of_its_lifetime_and_before_its_validity() {
         let at = |second| Timestamp::from_second(second).expect("a time");
         let certificate = NodeCertificate {
             node: Some("mini".to_owned()),
             not_before: at(1000),
             not_after: at(1900),
         };
+        assert!(is_due(&certificate, at(999)));
+        assert!(!is_due(&certificate, at(1000)));
         assert!(!is_due(&certificate, at(1599)));
         assert!(is_due(&certificate, at(1600)));
         assert!(is_due(&certificate, at(5000)));

@@ -89,6 +89,7 @@ pub struct ManualClock {
     elapsed: Arc<Mutex<Duration>>,
     /// Time during which the machine slept: only the wall clock advanced.
     slept: Arc<Mutex<Duration>>,
+    set_back: Arc<Mutex<Duration>>,
 }
 
 impl ManualClock {
@@ -98,6 +99,7 @@ impl ManualClock {
             start: Instant::now(),
             elapsed: Arc::default(),
             slept: Arc::default(),
+            set_back: Arc::default(),
         }
     }
 
@@ -110,13 +112,18 @@ impl ManualClock {
         *lock(&self.slept) += by;
     }
 
+    /// Sets the time of day back, as a correction by NTP does. The monotonic clock is unchanged.
+    pub fn set_back(&self, by: Duration) {
+        *lock(&self.set_back) += by;
+    }
+
     fn elapsed(&self) -> Duration {
         *lock(&self.elapsed)
     }
 
     fn now(&self) -> Timestamp {
         let slept = *lock(&self.slept);
-        self.epoch + self.elapsed() + slept
+        self.epoch + self.elapsed() + slept - *lock(&self.set_back)
     }
 }
 

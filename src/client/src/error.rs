@@ -26,12 +26,13 @@ pub enum ApiError {
     /// No server listens at the address.
     #[error("{server} refused the connection; check that it is running at this address")]
     Refused { server: String },
-    /// The server's certificate does not match the kubeconfig.
-    #[error(
-        "certificate of {server} is not trusted: {problem}; if the control plane was rebuilt, join again or \
-         replace the kubeconfig"
-    )]
-    Untrusted { server: String, problem: String },
+    /// The server's certificate does not match the kubeconfig, or the clock.
+    #[error("certificate of {server} is not trusted: {problem}; {remedy}")]
+    Untrusted {
+        server: String,
+        problem: String,
+        remedy: &'static str,
+    },
     /// No complete response arrived.
     #[error("API server is unreachable: {0}")]
     Unreachable(String),
@@ -170,12 +171,30 @@ impl From<&kube::runtime::watcher::Error> for ApiError {
 impl ApiError {
     fn from_tls(err: &rustls::Error, server: String) -> Self {
         if let rustls::Error::InvalidCertificate(why) = err {
-            let problem = why.to_string();
-            Self::Untrusted { server, problem }
+            Self::Untrusted {
+                server,
+                problem: why.to_string(),
+                remedy: match is_about_time(why) {
+                    true => "set the clocks of this machine and of the server",
+                    false => "if the control plane was rebuilt, join again or replace the kubeconfig",
+                },
+            }
         } else {
             Self::Unreachable(format!("{server}: {err}"))
         }
     }
+}
+
+/// Returns whether the validity of a certificate does not include the current time.
+fn is_about_time(why: &rustls::CertificateError) -> bool {
+    use rustls::CertificateError as Problem;
+    matches!(
+        why,
+        Problem::Expired
+            | Problem::ExpiredContext { .. }
+            | Problem::NotValidYet
+            | Problem::NotValidYetContext { .. }
+    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Certificate authorities of the server. Each has one key, one certificate and one file.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,15 +11,21 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 use time::OffsetDateTime;
+use tracing::warn;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+use x509_parser::time::ASN1Time;
 
 use super::private_file::{self, WriteFileError};
 use rooflet_base::clock::Clock;
 
-/// Lifetime of an authority. It is never replaced automatically, because every client would need a
-/// new kubeconfig. To replace it, remove its file.
+/// Lifetime of an authority. Its key is never replaced automatically, because every client would
+/// need a new kubeconfig. To replace it, remove its file.
 const LIFETIME: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+/// Start of every authority's validity, 2020-01-01: before the first version, so that a clock that
+/// was ahead at the first start does not make the authority invalid.
+const EARLIEST: i64 = 1_577_836_800;
 /// Tolerance for clocks of different machines.
-const BACKDATED: Duration = Duration::from_secs(3600);
+pub(super) const BACKDATED: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenAuthorityError {
@@ -81,11 +88,32 @@ impl Authority {
             path: path.clone(),
             source,
         })?;
-        if let Some(pem) = stored {
-            return Self::parse(&pem).map_err(|detail| OpenAuthorityError::Invalid { path, detail });
+        let now = clock.now();
+        let Some(pem) = stored else {
+            let (pem, authority) = Self::generate(kind, now).map_err(OpenAuthorityError::Generate)?;
+            private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
+            return Ok(authority);
+        };
+        let invalid = |detail| OpenAuthorityError::Invalid {
+            path: path.clone(),
+            detail,
+        };
+        let (authority, key) = Self::parse(&pem).map_err(invalid)?;
+        let (common_name, valid) = subject_and_validity(&authority.certificate)
+            .ok_or_else(|| invalid("certificate: its subject or validity is missing".to_owned()))?;
+        if valid.contains(&now) {
+            return Ok(authority);
         }
-        let (pem, authority) = Self::generate(kind, clock.now()).map_err(OpenAuthorityError::Generate)?;
+        let (pem, authority) =
+            Self::self_signed(&common_name, key, now).map_err(OpenAuthorityError::Generate)?;
         private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
+        warn!(
+            file = %path.display(),
+            from = %valid.start(),
+            until = %valid.end(),
+            "the certificate authority was not valid now, probably because of a wrong clock; issued it again with \
+             the same key: joined nodes need no change, copies of the kubeconfig must be replaced"
+        );
         Ok(authority)
     }
 
@@ -103,21 +131,26 @@ impl Authority {
     }
 
     fn generate(kind: AuthorityKind, now: Timestamp) -> Result<(String, Self), rcgen::Error> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = rcgen::DistinguishedName::new();
         // A unique name, so that clients of another authority report an unknown issuer instead of a
         // bad signature.
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("{}@{}", kind.name(), now.as_second()));
+        let common_name = format!("{}@{}", kind.name(), now.as_second());
+        Self::self_signed(&common_name, KeyPair::generate()?, now)
+    }
+
+    /// Returns an authority with this name and key, and its file.
+    fn self_signed(common_name: &str, key: KeyPair, now: Timestamp) -> Result<(String, Self), rcgen::Error> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
             KeyUsagePurpose::KeyCertSign,
             KeyUsagePurpose::CrlSign,
             KeyUsagePurpose::DigitalSignature,
         ];
-        (params.not_before, params.not_after) = validity(now, LIFETIME);
+        let (backdated, not_after) = validity(now, LIFETIME);
+        let earliest = OffsetDateTime::from_unix_timestamp(EARLIEST).unwrap_or(backdated);
+        (params.not_before, params.not_after) = (earliest.min(backdated), not_after);
         let certificate = params.self_signed(&key)?;
         let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
         let authority = Self {
@@ -128,7 +161,8 @@ impl Authority {
         Ok((pem, authority))
     }
 
-    fn parse(pem: &str) -> Result<Self, String> {
+    /// Returns the authority and its key.
+    fn parse(pem: &str) -> Result<(Self, KeyPair), String> {
         let certificate =
             CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|err| format!("certificate: {err}"))?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(pem.as_bytes()).map_err(|err| format!("key: {err}"))?;
@@ -138,9 +172,9 @@ impl Authority {
             &super::crypto(),
         )
         .map_err(|err| format!("key and certificate: {err}"))?;
-        let key = KeyPair::try_from(&key).map_err(|err| format!("key: {err}"))?;
+        let pair = || KeyPair::try_from(&key).map_err(|err| format!("key: {err}"));
         let issuer =
-            Issuer::from_ca_cert_der(&certificate, key).map_err(|err| format!("certificate: {err}"))?;
+            Issuer::from_ca_cert_der(&certificate, pair()?).map_err(|err| format!("certificate: {err}"))?;
         if !issuer.key_usages().contains(&KeyUsagePurpose::KeyCertSign) {
             return Err("certificate: its key usage does not include certificate signing".to_owned());
         }
@@ -148,12 +182,25 @@ impl Authority {
         let start = pem.find(begin).ok_or("certificate: missing")?;
         let length = pem[start..].find(end).ok_or("certificate: missing")? + end.len();
         let certificate_pem = format!("{}\n", &pem[start..start + length]);
-        Ok(Self {
+        let authority = Self {
             certificate,
             certificate_pem,
             issuer,
-        })
+        };
+        Ok((authority, pair()?))
     }
+}
+
+/// Returns the common name and the validity of a certificate.
+pub(super) fn subject_and_validity(certificate: &[u8]) -> Option<(String, RangeInclusive<Timestamp>)> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let common_name = certificate.subject().iter_common_name().last()?.as_str().ok()?;
+    let at = |time: ASN1Time| Timestamp::from_second(time.timestamp()).ok();
+    let validity = certificate.validity();
+    Some((
+        common_name.to_owned(),
+        at(validity.not_before)?..=at(validity.not_after)?,
+    ))
 }
 
 /// Returns the start (shortly before `now`) and the end (`lifetime` after `now`) of a validity.

@@ -12,7 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::authority::{Authority, validity};
+use super::authority::{Authority, BACKDATED, validity};
 use super::user::UserCertificates;
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
@@ -89,7 +89,11 @@ impl ServingCertificate {
         // Held while signing, which takes less than a millisecond, so that only one thread signs.
         let mut current = lock(&self.current);
         let now = self.clock.now();
-        if rooflet_base::clock::since(now, current.at) >= RENEW_AFTER {
+        let is_from_future = now < current.at - BACKDATED;
+        if is_from_future || rooflet_base::clock::since(now, current.at) >= RENEW_AFTER {
+            if is_from_future {
+                tracing::warn!(issued = %current.at, "the clock was set back; issuing the serving certificate again");
+            }
             match sign(&self.authority, &self.names, now) {
                 Ok(issued) => *current = issued,
                 Err(err) => {

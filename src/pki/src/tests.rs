@@ -154,6 +154,65 @@ fn renews_certificate_while_running() {
 }
 
 #[test]
+fn serving_certificate_is_issued_again_after_the_clock_was_set_back() {
+    // At the first start, the clock is a year ahead.
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let manual = ManualClock::new(Clock::System.now() + year);
+    let dir = tempfile::tempdir().unwrap();
+    let (authority, config) = serve(dir.path(), &[], &Clock::Manual(manual.clone()));
+    let early = handshake(authority.certificate_pem(), &config, "localhost", &[]).unwrap_err();
+    assert!(early.to_string().contains("not valid yet"), "{early}");
+    manual.set_back(year);
+    handshake(authority.certificate_pem(), &config, "localhost", &[])
+        .expect("the handshake issues the certificate again");
+    let validity = certificate_validity(authority.certificate_pem());
+    assert!(
+        validity.contains(&Clock::System.now()),
+        "the authority is valid: {validity:?}"
+    );
+}
+
+fn certificate_validity(pem: &str) -> std::ops::RangeInclusive<jiff::Timestamp> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    authority::subject_and_validity(&der).unwrap().1
+}
+
+#[test]
+fn authority_from_the_future_is_issued_again_with_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.pem");
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+    (params.not_before, params.not_after) = authority::validity(Clock::System.now() + year, year);
+    let future = params.self_signed(&key).unwrap().pem();
+    fs::write(&path, format!("{future}{}", key.serialize_pem())).unwrap();
+
+    let (authority, config) = serve(dir.path(), &[], &Clock::System);
+    assert!(certificate_validity(authority.certificate_pem()).contains(&Clock::System.now()));
+    handshake(&future, &config, "localhost", &[])
+        .expect("clients of the previous certificate trust the new one");
+    assert_eq!(mode(&path), 0o600);
+    let (again, _) = serve(dir.path(), &[], &Clock::System);
+    assert_eq!(again.certificate_pem(), authority.certificate_pem());
+}
+
+/// Otherwise a node whose certificate was signed while the server's clock was ahead must join again.
+#[test]
+fn certificate_from_the_future_authenticates_its_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = clients(dir.path(), &Clock::System);
+    let users = UserCertificates::new(&authority, Clock::System).unwrap();
+    let ahead = Clock::System.now() + Duration::from_secs(100 * 24 * 3600);
+    let subject = [(rcgen::DnType::CommonName, "system:node:mini-1")];
+    let usage = rcgen::ExtendedKeyUsagePurpose::ClientAuth;
+    let (chain, _) = user_certificate(&authority, &subject, usage, ahead);
+    assert_eq!(users.user(&chain).unwrap().common_name, "system:node:mini-1");
+}
+
+#[test]
 fn error_names_damaged_secret_file_and_keeps_it() {
     let dir = tempfile::tempdir().unwrap();
     let open = || Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).map(drop);

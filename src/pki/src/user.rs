@@ -62,7 +62,10 @@ impl UserCertificates {
     /// intermediate ones.
     pub fn user(&self, chain: &[CertificateDer<'_>]) -> Result<UserName, UserCertificateError> {
         let (own, intermediates) = chain.split_first().ok_or(UserCertificateError::Missing)?;
-        let seconds = u64::try_from(self.clock.now().as_second()).unwrap_or_default();
+        // A certificate from the future was signed while the server's clock was ahead. The server
+        // accepts it, so that its node can renew it.
+        let from = validity_start(own).unwrap_or_default();
+        let seconds = u64::try_from(self.clock.now().as_second().max(from)).unwrap_or_default();
         let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
         self.verifier
             .verify_client_cert(own, intermediates, now)
@@ -73,6 +76,12 @@ impl UserCertificates {
     pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
         Arc::new(PossessionVerifier(Arc::clone(&self.verifier)))
     }
+}
+
+/// Returns the start of a certificate's validity, in seconds since 1970.
+fn validity_start(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Some(certificate.validity().not_before.timestamp())
 }
 
 fn subject(certificate: &CertificateDer<'_>) -> Result<UserName, UserCertificateError> {
