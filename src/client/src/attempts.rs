@@ -1,5 +1,6 @@
 //! Retries of one operation, with rate-limited failure logs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
@@ -13,12 +14,12 @@ pub struct Attempts {
     /// Name of the operation for logs, such as "writing statuses".
     what: String,
     backoff: Backoff,
-    /// Reason of the last logged failure, if no attempt has succeeded since.
-    logged: Option<&'static str>,
-    repeats: Repeats,
+    /// Failures by reason since the last success. Reasons may alternate, for example while an API
+    /// server restarts.
+    failures: BTreeMap<&'static str, Repeats>,
 }
 
-/// Failures of the same kind in succession.
+/// Failures of the same kind.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats(u32);
 
@@ -40,21 +41,20 @@ impl Attempts {
         Self {
             what: what.into(),
             backoff: Backoff::default(),
-            logged: None,
-            repeats: Repeats::default(),
+            failures: BTreeMap::new(),
         }
     }
 
     /// Records a success and resets the backoff.
     pub fn succeeded(&mut self) {
         self.backoff.reset();
-        if self.logged.take().is_some() {
+        if !std::mem::take(&mut self.failures).is_empty() {
             info!("{} succeeded again", self.what);
         }
     }
 
-    /// Returns the delay before the next attempt. Failures with the same reason as the previous one
-    /// are logged at growing intervals.
+    /// Returns the delay before the next attempt. Failures with the same reason are logged at growing
+    /// intervals, also if other reasons occur in between.
     pub fn failed(&mut self, err: &ApiError) -> Duration {
         self.failed_with(err, None)
     }
@@ -78,10 +78,7 @@ impl Attempts {
         ) {
             return false;
         }
-        if self.logged.replace(err.reason()) != Some(err.reason()) {
-            self.repeats = Repeats::default();
-        }
-        self.repeats.is_logged()
+        self.failures.entry(err.reason()).or_default().is_logged()
     }
 }
 
@@ -90,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_a_failure_once_until_its_reason_changes() {
+    fn logs_alternating_failures_once_per_reason() {
         let mut attempts = Attempts::new("trying");
         let unreachable = ApiError::Unreachable("no route".to_owned());
         let forbidden = ApiError::Forbidden("denied".to_owned());
@@ -113,7 +110,7 @@ mod tests {
         .map(|err| attempts.is_to_log(err));
         assert_eq!(
             logged,
-            [false, false, true, false, false, false, true, false, true]
+            [false, false, true, false, false, false, true, false, false]
         );
         attempts.succeeded();
         assert!(attempts.is_to_log(&unreachable));
