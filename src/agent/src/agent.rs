@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::calibrator::Calibrator;
 use crate::config::AgentConfig;
+use crate::connection::ConnectionState;
 use crate::control_plane::{ControlPlane, FinalReport};
 use crate::fleet::FleetIdentity;
 use crate::manifests::{self, ManifestSet, OpenManifestsError, Parser};
@@ -35,11 +36,12 @@ use crate::sync::{Sources, SyncLoop};
 use crate::workers::crash::CrashWatch;
 use crate::workers::in_flight::InFlightCounts;
 use crate::workers::{WorkerCommand, Workers};
+use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
-use rooflet_client::{Changes, Recorder};
+use rooflet_client::{Cache, Changes, Recorder};
 use rooflet_host::{Host, Identity, cache_dir, sleep};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 
@@ -173,10 +175,12 @@ impl Agent {
             reports_rx,
             wired: WiredWatch::load(self.state.clone(), self.host.boot_id()),
             in_flight: InFlightCounts::default(),
+            connection: ConnectionState::default(),
         };
 
         if let Some(probe_setup) = platform.probe_setup.take() {
-            self.spawn_prober(&shared, probe_setup, probing_tx, probe_tx);
+            let nodes = control_plane.as_ref().map(|side| side.nodes.clone());
+            self.spawn_prober(&shared, probe_setup, nodes, probing_tx, probe_tx);
         }
         if platform.prevents_sleep {
             self.create_cache_dirs();
@@ -186,7 +190,8 @@ impl Agent {
             let awake = sleep::prevent(self.host.clone(), let_sleep, serves, stop);
             shared.tasks.spawn_detached(awake);
         }
-        self.serve(&shared, &workers, listener);
+        let connection = control_plane.as_ref().map(|_| shared.connection.clone());
+        self.serve(&shared, &workers, connection, listener);
         let outputs = SyncOutputs {
             reports_tx,
             recorder: control_plane.as_ref().map(|side| side.recorder.clone()),
@@ -277,6 +282,7 @@ impl Agent {
         &self,
         shared: &Shared,
         probe_setup: ProbeSetup,
+        nodes: Option<Cache<FleetNode>>,
         probing_tx: watch::Sender<bool>,
         state_tx: watch::Sender<ProbeState>,
     ) {
@@ -286,6 +292,8 @@ impl Agent {
             arguments: probe_setup.arguments,
             sustained: probe_setup.sustained,
             conditions: probe_setup.conditions,
+            nodes,
+            node: self.config.node_name.clone(),
             host: self.host.clone(),
             clock: self.clock.clone(),
             changes: shared.changes.clone(),
@@ -298,7 +306,13 @@ impl Agent {
     }
 
     /// Starts the HTTP server.
-    fn serve(&self, shared: &Shared, workers: &Workers, listener: TcpListener) {
+    fn serve(
+        &self,
+        shared: &Shared,
+        workers: &Workers,
+        connection: Option<ConnectionState>,
+        listener: TcpListener,
+    ) {
         let app = App {
             node: self.config.node_name.as_str().into(),
             endpoints_rx: workers.endpoints(),
@@ -309,6 +323,7 @@ impl Agent {
             registry: self.registry.clone(),
             turn: Arc::default(),
             in_flight: shared.in_flight.clone(),
+            connection,
             pacing: workers.pacing().clone(),
             stop: shared.tasks.stop_token(),
         };
@@ -354,9 +369,11 @@ impl Agent {
         let fleet = FleetIdentity::load(self.state.clone());
         let (client, changes) = (side.client.clone(), shared.changes.clone());
         let stop = shared.tasks.stop_token();
-        shared
-            .tasks
-            .spawn_detached(fleet.clone().identify(client, changes, stop));
+        shared.tasks.spawn_detached(
+            fleet
+                .clone()
+                .identify(client, changes, shared.connection.clone(), stop),
+        );
         fleet
     }
 
@@ -370,6 +387,7 @@ impl Agent {
             clock: self.clock.clone(),
             cache: side.nodes.clone(),
             changes: shared.changes.clone(),
+            connection: shared.connection.clone(),
         };
         let node = NodeReporter {
             client: side.client.clone(),
@@ -416,6 +434,7 @@ struct Shared {
     reports_rx: watch::Receiver<Arc<Reports>>,
     wired: WiredWatch,
     in_flight: InFlightCounts,
+    connection: ConnectionState,
 }
 
 /// Destinations of the sync loop's reports.

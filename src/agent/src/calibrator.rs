@@ -271,6 +271,7 @@ mod tests {
                 samples: completed.min(64),
                 ..MeasuredSpeed::default()
             },
+            stalled: false,
         }
     }
 

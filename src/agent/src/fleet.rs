@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::connection::ConnectionState;
 use crate::replica::ReplicaKey;
 use crate::state::StateDir;
 use rooflet_base::error::Chain;
@@ -148,7 +149,13 @@ impl FleetIdentity {
     }
 
     /// Identifies the API server after each request and periodically, until `stop`.
-    pub(crate) async fn identify(self, client: Client, changes: Changes, stop: CancellationToken) {
+    pub(crate) async fn identify(
+        self,
+        client: Client,
+        changes: Changes,
+        connection: ConnectionState,
+        stop: CancellationToken,
+    ) {
         let mut attempts = Attempts::new("identifying the API server");
         let mut requests_rx = self.requests_tx.subscribe();
         loop {
@@ -166,11 +173,15 @@ impl FleetIdentity {
             let wait = match read.unwrap_or_else(no_answer) {
                 Ok(reported) => {
                     attempts.succeeded();
+                    connection.succeeded();
                     self.answer(request, reported);
                     changes.mark();
                     RECHECK
                 }
-                Err(err) => attempts.failed(&err),
+                Err(err) => {
+                    connection.failed(&err);
+                    attempts.failed(&err)
+                }
             };
             tokio::select! {
                 () = stop.cancelled() => return,

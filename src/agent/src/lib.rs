@@ -17,6 +17,7 @@
 mod agent;
 pub mod calibrator;
 mod config;
+mod connection;
 mod control_plane;
 mod credentials;
 mod fleet;

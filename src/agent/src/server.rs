@@ -1,6 +1,8 @@
 //! The agent's HTTP server: proxy to the workers' sockets, worker logs, and an OpenAI endpoint for
 //! the node's models.
 
+mod stalled;
+
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Uri};
@@ -20,16 +22,17 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::manifests::ManifestSet;
 use super::replica::ReplicaKey;
 use super::workers::{Endpoint, Endpoints};
 use crate::config::AgentConfig;
+use crate::connection::ConnectionState;
 use crate::reports::Reports;
 use crate::workers::in_flight::InFlightCounts;
 use crate::workers::pacing::Pacing;
-use rooflet_api::wire::{CHIP_SHARE_HEADER, REPLICA_ID_HEADER, behind_proxy};
+use rooflet_api::wire::{CHIP_SHARE_HEADER, REPLICA_ID_HEADER, RETRYABLE_HEADER, behind_proxy};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;
 use rooflet_base::metrics::{Registry, TEXT_FORMAT, render};
@@ -64,6 +67,8 @@ pub(crate) struct App {
     /// Round-robin counter over the replicas of a model.
     pub turn: Arc<AtomicUsize>,
     pub in_flight: InFlightCounts,
+    /// Connection to the API server, if the agent has one.
+    pub connection: Option<ConnectionState>,
     pub pacing: Pacing,
     pub stop: CancellationToken,
 }
@@ -158,13 +163,35 @@ async fn proxy_replica(
     };
     // Only the agent may set this header.
     request.headers_mut().remove(CHIP_SHARE_HEADER);
+    let is_retryable = request.headers_mut().remove(RETRYABLE_HEADER).is_some();
+    if is_retryable && endpoint.stalled {
+        return ApiError::unavailable(
+            ErrorCode::ModelUnavailable,
+            format!("The worker of replica {key} makes no progress."),
+        )
+        .into_response();
+    }
     if request.method() == Method::POST {
         app.pacing.request_started(&key);
     }
     let in_flight = app.in_flight.begin(&key);
-    match app.proxy.forward(request, &upstream, &path).await {
-        Ok(response) => in_flight.finish_with(response),
-        Err(err) => forward_failed(&err),
+    let mut until_stalled = match is_retryable {
+        true => stalled::until_stalled(app.endpoints_rx.clone(), key.clone()),
+        false => std::future::pending().boxed(),
+    };
+    tokio::select! {
+        biased;
+        outcome = app.proxy.forward(request, &upstream, &path) => match outcome {
+            Ok(response) if is_retryable => {
+                in_flight.finish_with(stalled::limit_preamble(response, until_stalled))
+            }
+            Ok(response) => in_flight.finish_with(response),
+            Err(err) => forward_failed(&err),
+        },
+        () = &mut until_stalled => {
+            info!(replica = %key, "worker makes no progress, returning a request for retry");
+            ApiError::worker_failed().into_response()
+        }
     }
 }
 
@@ -359,6 +386,9 @@ async fn health(State(app): State<App>) -> Response {
         })
         .collect();
     let mut health = json!({ "status": "ok", "node": &*app.node, "replicas": replicas });
+    if let Some(connection) = &app.connection {
+        health["apiServer"] = connection.to_json();
+    }
     if let Some(manifests_rx) = &app.manifests_rx {
         let manifests = manifests_rx.latest();
         health["manifests"] =
@@ -405,6 +435,82 @@ mod tests {
         assert_eq!(status, StatusCode::BAD_GATEWAY);
         drop(worker);
         assert_eq!(ask().await, StatusCode::SERVICE_UNAVAILABLE);
+    }
+
+    /// Serves a worker that accepts requests and never responds.
+    async fn hung_worker() -> Upstream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        Tasks::new().spawn_detached(async move {
+            let mut connections = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.push(stream);
+            }
+        });
+        url.parse().expect("a base URL")
+    }
+
+    #[tokio::test]
+    async fn stalled_worker_returns_retryable_requests() {
+        let key = ReplicaKey::new("default", "a");
+        let endpoint = Endpoint {
+            serving_name: "guide".to_owned(),
+            log: rooflet_process::logs::Log::new("/nonexistent".into()),
+            upstream: Some(hung_worker().await),
+            ready: true,
+            stalled: false,
+            context_tokens: None,
+            started: None,
+        };
+        let endpoints = |stalled: bool| {
+            let endpoint = Endpoint {
+                ready: !stalled,
+                stalled,
+                ..endpoint.clone()
+            };
+            Endpoints::new([(key.clone(), endpoint)].into())
+        };
+        let (endpoints_tx, endpoints_rx) = watch::channel(endpoints(false));
+        let (_reports_tx, reports_rx) = watch::channel(Arc::default());
+        let app = App {
+            node: "mini-1".into(),
+            endpoints_rx,
+            reports_rx,
+            manifests_rx: None,
+            proxy: Proxy::new(),
+            body_room: BodyRoom::new(1 << 20),
+            registry: Registry::new(),
+            turn: Arc::default(),
+            in_flight: InFlightCounts::default(),
+            connection: None,
+            pacing: Pacing::new(rooflet_base::clock::Clock::System),
+            stop: CancellationToken::new(),
+        };
+        let ask = |retryable: Option<&str>| {
+            let mut request = Request::new(Body::from("{}"));
+            *request.method_mut() = Method::POST;
+            *request.uri_mut() = Uri::from_static("/replicas/default/a/proxy/v1/completions");
+            if let Some(value) = retryable.and_then(|value| HeaderValue::from_str(value).ok()) {
+                request.headers_mut().insert(RETRYABLE_HEADER, value);
+            }
+            let path = Path(("default".to_owned(), "a".to_owned(), String::new()));
+            Box::pin(proxy_replica(State(app.clone()), path, request))
+        };
+        let stalls = async {
+            while app.in_flight.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            endpoints_tx.send_replace(endpoints(true));
+        };
+        let (waiting, ()) = within(async { tokio::join!(ask(Some("true")), stalls) }).await;
+        assert_eq!(waiting.status(), StatusCode::BAD_GATEWAY);
+        let later = within(ask(Some("true"))).await;
+        assert_eq!(later.status(), StatusCode::SERVICE_UNAVAILABLE);
+        // Without another replica, the request waits for the worker.
+        let mut only = ask(None);
+        assert!(futures::poll!(&mut only).is_pending());
+        drop(only);
+        assert!(app.in_flight.is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(crate) mod backoff;
 pub(crate) mod crash;
 pub(crate) mod golden;
 pub(crate) mod in_flight;
+mod liveness;
 mod monitor;
 pub(crate) mod pacing;
 mod prefix_files;
@@ -88,8 +89,10 @@ pub(crate) struct Endpoint {
     pub log: Log,
     /// Address of the worker, if one runs.
     pub upstream: Option<Upstream>,
-    /// True if the worker is ready and not stopping.
+    /// True if the worker is ready, makes progress and is not stopping.
     pub ready: bool,
+    /// True if the worker is ready and makes no progress.
+    pub stalled: bool,
     pub context_tokens: Option<u32>,
     pub started: Option<Timestamp>,
 }
@@ -107,6 +110,8 @@ pub struct Progress {
     pub reservation: Option<(Bytes, String)>,
     pub model_path: Option<Utf8PathBuf>,
     pub status: Option<WorkerStatus>,
+    /// True if the worker is ready and makes no progress.
+    pub is_stalled: bool,
     pub stopping: Option<StopCause>,
     /// Failure of a golden prompt.
     pub golden_failure: Option<String>,

@@ -44,6 +44,8 @@ pub const MOVE_ANNOTATION: &str = "rooflet.dev/move-to";
 /// Annotation of a replica that will be replaced in place: model `hf://OWNER/NAME@COMMIT` that its
 /// agent downloads in advance.
 pub const PREPARE_ANNOTATION: &str = "rooflet.dev/prepare";
+/// Annotation of FleetNodes: each new value requests one measurement of the machine.
+pub const PROBE_ANNOTATION: &str = "rooflet.dev/probe";
 /// Finalizer of replicas. The agent removes it after the worker has stopped and its memory is free.
 pub const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Namespace of node Leases; exists on every Kubernetes cluster.
@@ -68,7 +70,7 @@ pub struct Key {
 }
 
 /// All labels and annotations that rooflet reads or sets. Those of users are first.
-pub const KEYS: [Key; 14] = [
+pub const KEYS: [Key; 15] = [
     Key {
         name: ADMISSION_ANNOTATION,
         on: "annotation of ModelDeployments",
@@ -98,6 +100,12 @@ pub const KEYS: [Key; 14] = [
         on: "annotation of ModelReplicas",
         set_by: "user, `rooflet rebalance --apply`",
         meaning: "FleetNode to which the replica moves, after its replacement is ready",
+    },
+    Key {
+        name: PROBE_ANNOTATION,
+        on: "annotation of FleetNodes",
+        set_by: "user, `rooflet probe --node`",
+        meaning: "each new value requests one measurement, which runs when no worker runs",
     },
     Key {
         name: CHIP_LABEL,

@@ -22,6 +22,10 @@ pub struct WorkerStatus {
     pub memory: EngineMemory,
     pub requests: RequestCounts,
     pub measured: MeasuredSpeed,
+    /// True if the engine makes no progress: its current step takes several times as long as the
+    /// previous steps predict.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stalled: bool,
 }
 
 /// Phase of a worker's start.
@@ -130,6 +134,10 @@ pub const RUNNING_HEADER: &str = "x-rooflet-running";
 /// Request header of an agent's `GET /status` to a worker: maximum share of the chip's time,
 /// greater than 0 and at most 1. It is valid for some seconds.
 pub const CHIP_SHARE_HEADER: &str = "x-rooflet-chip-share";
+
+/// Request header of a gateway to an agent: another replica can serve the request. If the worker
+/// makes no progress, the agent ends the request before its first token.
+pub const RETRYABLE_HEADER: &str = "x-rooflet-retryable";
 
 /// Request header of a gateway for `/v1/responses`: replica id, 16 hexadecimal digits. The worker
 /// includes it in the response's id, so that every gateway finds the replica that stores the

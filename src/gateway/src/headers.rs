@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use rooflet_api::wire::{REPLICA_ID_HEADER, RUNNING_HEADER};
+use rooflet_api::wire::{REPLICA_ID_HEADER, RETRYABLE_HEADER, RUNNING_HEADER};
 use rooflet_inference_api::openai::stored_reference::RESPONSES_PATH;
 use rooflet_telemetry::trace::{TRACEPARENT, TraceContext};
 
@@ -68,13 +68,19 @@ pub(crate) fn take_running(headers: &mut HeaderMap) -> Option<u64> {
     running.to_str().ok()?.parse().ok()
 }
 
-/// Sets the headers of a request to the agent of the replica with this id.
+/// Sets the headers of a request to the agent of the replica with this id. `is_retryable` is true
+/// if another replica can serve the request.
 pub(crate) fn set_for_agent(
     headers: &mut HeaderMap,
     path: &str,
     replica: u64,
+    is_retryable: bool,
     context: Option<TraceContext>,
 ) {
+    headers.remove(RETRYABLE_HEADER);
+    if is_retryable {
+        headers.insert(RETRYABLE_HEADER, HeaderValue::from_static("true"));
+    }
     if path == RESPONSES_PATH
         && let Ok(replica_id) = HeaderValue::from_str(&format!("{replica:016x}"))
     {

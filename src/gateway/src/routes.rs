@@ -560,8 +560,26 @@ impl Gateway {
         let path = agent_path(&slot.replica.target, &incoming.parts.uri);
         let mut request = incoming.to_request();
         let asked = incoming.parts.uri.path();
-        headers::set_for_agent(request.headers_mut(), asked, slot.replica.id, context);
+        let is_retryable = self.is_retryable(incoming, slot);
+        headers::set_for_agent(
+            request.headers_mut(),
+            asked,
+            slot.replica.id,
+            is_retryable,
+            context,
+        );
         self.proxy.forward(request, &slot.replica.upstream, &path).await
+    }
+
+    /// Returns whether another replica or a fallback can serve the request.
+    fn is_retryable(&self, incoming: &Incoming, slot: &Slot) -> bool {
+        let table = self.table_rx.latest();
+        let model = table.as_ref().and_then(|table| table.get(&slot.model));
+        let has_alternative = |model: &Model| {
+            let mut others = model.replicas.iter().filter(|one| one.id != slot.replica.id);
+            others.next().is_some() || !model.routing.fallbacks.is_empty()
+        };
+        incoming.info.kept.is_none() && model.is_some_and(has_alternative)
     }
 
     /// Records a rejected request, and returns its error.

@@ -24,7 +24,7 @@ use super::*;
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::*;
-use rooflet_api::wire::REPLICA_ID_HEADER;
+use rooflet_api::wire::{REPLICA_ID_HEADER, RETRYABLE_HEADER};
 use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use rooflet_telemetry::recorder::Recorder;
@@ -254,6 +254,8 @@ struct Agent {
     statuses: Mutex<BTreeMap<String, u16>>,
     /// Replicas that respond only after a permit is added.
     held: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    /// Whether each received request had the header of retryable requests.
+    retryable: Mutex<Vec<bool>>,
 }
 
 impl Agent {
@@ -289,6 +291,8 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
         if let Some(replica_id) = parts.headers.get(REPLICA_ID_HEADER) {
             body["replica_id"] = json!(replica_id.to_str().expect("ASCII"));
         }
+        let is_retryable = parts.headers.contains_key(RETRYABLE_HEADER);
+        agent.retryable.lock().expect("ok").push(is_retryable);
         let status = agent.statuses.lock().expect("ok").get(&replica).copied();
         agent
             .received

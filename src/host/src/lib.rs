@@ -255,6 +255,21 @@ impl Host {
         }
     }
 
+    /// Returns the load of the CPU and the GPU.
+    pub fn load(&self) -> Load {
+        match self {
+            Self::Native => Load {
+                cpu: cpu_load(),
+                gpu: native::gpu_use(),
+            },
+            Self::Recorded(facts) => Load {
+                cpu: None,
+                gpu: mac::gpu_use(&**facts),
+            },
+            Self::Fake(_) => Load::default(),
+        }
+    }
+
     /// Returns the used swap space; `None` if the system does not report it.
     pub fn swap_used(&self) -> Option<Bytes> {
         match self {
@@ -293,6 +308,21 @@ impl Host {
         };
         known.map_or_else(|| native_disk(path), Ok)
     }
+}
+
+/// Load of a machine. A figure that the system does not report is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Load {
+    /// Mean number of running threads in the last minute, per CPU core.
+    pub cpu: Option<f64>,
+    /// Share of the time in which the GPU was busy.
+    pub gpu: Option<f64>,
+}
+
+fn cpu_load() -> Option<f64> {
+    let cores = std::thread::available_parallelism().ok()?;
+    let load = sysinfo::System::load_average().one;
+    Some(load / cores.get() as f64)
 }
 
 /// Returns the type of the file system that holds `path`, such as `apfs` or `ext4`. `None` if the

@@ -168,6 +168,11 @@ pub(super) fn wired() -> Option<Bytes> {
     None
 }
 
+/// Returns `None`: rooflet does not read the statistics of other drivers.
+pub(super) fn gpu_use() -> Option<f64> {
+    None
+}
+
 /// Returns `None`, for the same reason as [`wired`].
 pub(super) fn gpu_memory() -> Option<Bytes> {
     None

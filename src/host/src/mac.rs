@@ -97,12 +97,23 @@ pub(crate) fn wired(facts: &dyn Facts) -> Option<Bytes> {
 
 /// Returns the memory that the GPU's driver holds for all programs.
 pub(crate) fn gpu_memory(facts: &dyn Facts) -> Option<Bytes> {
+    gpu_statistic(facts, "In use system memory").map(Bytes)
+}
+
+/// Returns the share of the time in which the GPU was busy.
+pub(crate) fn gpu_use(facts: &dyn Facts) -> Option<f64> {
+    let percent = gpu_statistic(facts, "Device Utilization %")?;
+    Some(percent.min(100) as f64 / 100.0)
+}
+
+/// Returns a number of the GPU driver's statistics.
+fn gpu_statistic(facts: &dyn Facts, name: &str) -> Option<u64> {
     let RegistryValue::Dictionary(statistics) = facts.registry("AGXAccelerator", "PerformanceStatistics")?
     else {
         return None;
     };
-    match statistics.get("In use system memory")? {
-        RegistryValue::Number(bytes) => u64::try_from(*bytes).ok().map(Bytes),
+    match statistics.get(name)? {
+        RegistryValue::Number(number) => u64::try_from(*number).ok(),
         RegistryValue::Bool(_) | RegistryValue::Text(_) | RegistryValue::Dictionary(_) => None,
     }
 }

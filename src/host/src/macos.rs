@@ -110,6 +110,10 @@ pub(super) fn wired() -> Option<Bytes> {
     mac::wired(&SystemFacts)
 }
 
+pub(super) fn gpu_use() -> Option<f64> {
+    mac::gpu_use(&SystemFacts)
+}
+
 pub(super) fn gpu_memory() -> Option<Bytes> {
     mac::gpu_memory(&SystemFacts)
 }

@@ -9,6 +9,7 @@ pub mod message;
 pub mod models;
 pub mod openapi;
 pub mod origins;
+pub mod preamble;
 pub mod request;
 pub mod response;
 pub mod response_format;

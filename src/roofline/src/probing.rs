@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rooflet_api::v1alpha1::{Figure, Plausibility, PlausibilityVerdict, Spread};
+use rooflet_api::v1alpha1::{Figure, Measurements, Plausibility, PlausibilityVerdict, Spread};
 use rooflet_base::quantile::{quantile, sorted};
 use rooflet_base::units::BytesPerSecond;
 
@@ -15,6 +15,14 @@ pub const MAX_SUSTAINED_SECONDS: u64 = 3600;
 
 /// Maximum (p90 - p10) / median. A larger value means that another program used the machine.
 const MAX_UNSTEADINESS: f64 = 0.05;
+
+/// Maximum (p90 - p10) / median of the figures that determine predictions. Intervals of predictions
+/// include smaller variations.
+const MAX_DISTURBANCE: f64 = 0.15;
+
+/// Maximum load per CPU core, and maximum share of the GPU's time, before a measurement.
+const MAX_CPU_LOAD: f64 = 0.5;
+const MAX_GPU_USE: f64 = 0.2;
 
 /// Plausible ratio of measured to nominal bandwidth of undisturbed machines, with a margin around
 /// published reads: M5 0.77, M4 Pro 0.93, M3 Max 0.965. Lower values indicate contention, another
@@ -61,6 +69,26 @@ pub fn figure(rate: &Spread, buffer_bytes: usize, buffers: usize) -> Figure {
         buffer_bytes: buffer_bytes as u64,
         buffers: u32::try_from(buffers).unwrap_or(u32::MAX),
     }
+}
+
+/// Returns how other programs used the machine during a measurement, if they reduced its figures.
+pub fn disturbance(measured: &Measurements) -> Option<String> {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let variation = |name: &str, figure: &Figure| {
+        let width = figure.p90_bytes_per_second - figure.p10_bytes_per_second;
+        let share = width / figure.median_bytes_per_second;
+        (share > MAX_DISTURBANCE).then(|| format!("{name} varied by {}", percent(share)))
+    };
+    let load = measured.cpu_load.filter(|load| *load > MAX_CPU_LOAD);
+    let gpu = measured.gpu_use.filter(|share| *share > MAX_GPU_USE);
+    let reasons = [
+        variation("reads", &measured.read),
+        variation("4-bit products", &measured.qmv),
+        load.map(|load| format!("{load:.1} threads per CPU core were running before")),
+        gpu.map(|share| format!("the GPU was busy for {} of the time before", percent(share))),
+    ];
+    let reasons: Vec<_> = reasons.into_iter().flatten().collect();
+    (!reasons.is_empty()).then(|| reasons.join(", "))
 }
 
 /// Reference for a measured read bandwidth.
@@ -125,6 +153,39 @@ mod tests {
         assert!(with_width(0.049).steady);
         assert!(!with_width(0.051).steady);
         assert_eq!(with_width(0.1).median, 1.0);
+    }
+
+    #[test]
+    fn variation_and_load_disturb_a_measurement() {
+        let figure = |width: f64| Figure {
+            median_bytes_per_second: 100.0,
+            p10_bytes_per_second: 100.0 - width,
+            p90_bytes_per_second: 100.0,
+            ..Figure::default()
+        };
+        let measured = |read, qmv, cpu_load, gpu_use| Measurements {
+            read: figure(read),
+            qmv: figure(qmv),
+            cpu_load,
+            gpu_use,
+            ..Measurements::default()
+        };
+        let check = |measured: Measurements, expect: Option<&str>| {
+            assert_eq!(disturbance(&measured).as_deref(), expect);
+        };
+        check(Measurements::default(), None);
+        check(measured(15.0, 15.0, Some(0.5), Some(0.2)), None);
+        check(measured(16.0, 0.0, None, None), Some("reads varied by 16 %"));
+        check(
+            measured(0.0, 40.0, None, None),
+            Some("4-bit products varied by 40 %"),
+        );
+        check(
+            measured(0.0, 0.0, Some(1.25), Some(0.9)),
+            Some(
+                "1.2 threads per CPU core were running before, the GPU was busy for 90 % of the time before",
+            ),
+        );
     }
 
     #[test]

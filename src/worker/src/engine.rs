@@ -11,6 +11,7 @@ pub(crate) mod schedule;
 mod spans;
 mod start;
 pub(crate) mod state;
+mod step_limit;
 mod thread;
 
 use std::sync::Arc;

@@ -312,6 +312,16 @@ pub(crate) fn probe_freshness(probe: &ProbeState, now: Timestamp) -> (Truth, &'s
         (ProbeStep::Waiting | ProbeStep::Running | ProbeStep::Failed { .. }, Some(last)) => {
             let measured = rfc3339(last.measured_at());
             let answer = &last.report.plausibility;
+            if let Some(why) = last.disturbance() {
+                return (
+                    Truth::True,
+                    "MeasuredUnderLoad",
+                    format!(
+                        "measured {measured} while other programs used the machine ({why}), so predictions may be \
+                         too low; the agent repeats the measurement when no worker runs"
+                    ),
+                );
+            }
             match answer.verdict {
                 PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
                     (Truth::True, "Measured", format!("measured {measured}"))

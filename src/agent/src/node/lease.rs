@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::holder::Holder;
+use crate::connection::ConnectionState;
 use rooflet_api::meta::{LEASE_DURATION, LEASE_NAMESPACE, lease_name};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;
@@ -31,6 +32,7 @@ pub(crate) struct NodeLease {
     pub clock: Clock,
     pub cache: Cache<FleetNode>,
     pub changes: Changes,
+    pub connection: ConnectionState,
 }
 
 impl NodeLease {
@@ -81,10 +83,12 @@ impl NodeLease {
             let wait = match outcome {
                 Ok(()) => {
                     attempts.succeeded();
+                    self.connection.succeeded();
                     LEASE_PERIOD
                 }
                 Err(err) => {
                     attempts.failed(&err);
+                    self.connection.failed(&err);
                     LEASE_PERIOD / 5
                 }
             };

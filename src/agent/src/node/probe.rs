@@ -8,22 +8,26 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::probe_schedule::{ProbeSchedule, better};
 use crate::reports::Reports;
 use crate::state::{StateDir, read_json};
-use rooflet_api::v1alpha1::PowerSource;
+use rooflet_api::meta::PROBE_ANNOTATION;
+use rooflet_api::v1alpha1::{FleetNode, PlausibilityVerdict, PowerSource};
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::clock::{Clock, since};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::{Latest, LatestSeen};
 use rooflet_base::units::BytesPerSecond;
-use rooflet_client::Changes;
+use rooflet_client::{Cache, Changes};
 use rooflet_host::{Host, Power};
+use rooflet_roofline::probing;
 use rooflet_roofline::probing::PROBE_FRESH_FOR;
 
 /// File in the state directory.
@@ -92,6 +96,16 @@ impl ProbeResult {
         self.report.measured_at.parse().unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
+    /// Returns the load of other programs that reduced the figures, if any.
+    pub(crate) fn disturbance(&self) -> Option<String> {
+        probing::disturbance(&self.report.measurements)
+    }
+
+    /// Returns whether other load, or another reason, probably reduced the figures.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.disturbance().is_some() || self.report.plausibility.verdict == PlausibilityVerdict::TooLow
+    }
+
     /// Returns the remaining time until the measurement expires.
     pub(crate) fn remaining_validity(&self, now: Timestamp) -> Duration {
         PROBE_FRESH_FOR.saturating_sub(since(now, self.measured_at()))
@@ -107,6 +121,9 @@ struct StoredProbe {
     conditions: String,
     duration_seconds: f64,
     report: ProbeReport,
+    /// Last request of an administrator that a measurement has fulfilled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    request: Option<String>,
 }
 
 /// Content of the file. Older agents stored one measurement.
@@ -194,6 +211,9 @@ pub(crate) struct Prober {
     pub sustained: Duration,
     /// Conditions of the last measurement in the state.
     pub conditions: Conditions,
+    /// This node's object, whose annotation requests a measurement. `None` without an API server.
+    pub nodes: Option<Cache<FleetNode>>,
+    pub node: String,
     pub host: Host,
     pub clock: Clock,
     pub changes: Changes,
@@ -232,10 +252,12 @@ impl Prober {
 
     /// Probes the machine whenever a measurement is due and the node is idle, until `stop`.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let stored = read_stored(&self.state).into_iter();
+        let mut schedule = ProbeSchedule::new(stored.filter_map(|one| one.request).next());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.wait_until_due() => {}
+                () = self.wait_until_due(&schedule) => {}
             }
             // From here on the sync loop starts no worker. If a worker is already starting, the
             // probe waits.
@@ -244,12 +266,20 @@ impl Prober {
                 self.set(false, ProbeStep::Waiting, None);
                 continue;
             }
+            let request = self.request();
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
                 outcome = self.measure() => outcome,
             };
             match outcome {
-                Ok(measured) => self.set(false, ProbeStep::Waiting, measured),
+                Ok(None) => self.set(false, ProbeStep::Waiting, None),
+                Ok(Some(measured)) => {
+                    schedule.completed(&measured, request, self.clock.instant());
+                    let previous = self.state_tx.latest().last;
+                    let kept = better(previous, measured, self.clock.now());
+                    self.store(&kept.report, kept.duration, schedule.fulfilled());
+                    self.set(false, ProbeStep::Waiting, Some(kept));
+                }
                 Err(err) => {
                     warn!(error = %Chain(&err), "failed to measure the node's memory bandwidth");
                     let failed = ProbeStep::Failed {
@@ -266,12 +296,18 @@ impl Prober {
         }
     }
 
-    async fn wait_until_due(&mut self) {
+    /// Returns the request of an administrator, if one exists.
+    fn request(&self) -> Option<String> {
+        let node = self.nodes.as_ref()?.get(None, &self.node)?;
+        node.annotations().get(PROBE_ANNOTATION).cloned()
+    }
+
+    async fn wait_until_due(&mut self, schedule: &ProbeSchedule) {
         loop {
             self.follow_power();
-            let now = self.clock.now();
+            let (now, instant) = (self.clock.now(), self.clock.instant());
             let last = self.state_tx.latest().last;
-            let due_in = last.map_or(Duration::ZERO, |last| last.remaining_validity(now));
+            let due_in = schedule.due_in(last.as_ref(), self.request().as_deref(), now, instant);
             if !due_in.is_zero() || !self.conditions.power.may_probe() {
                 tokio::time::sleep(due_in.clamp(MIN_WAIT, POWER_CHECK_PERIOD)).await;
             } else if self.reports_rx.see_latest().idle {
@@ -359,15 +395,22 @@ impl Prober {
             info!("power supply changed during the measurement; repeating the measurement");
             return Ok(None);
         }
-        self.store(&report, duration);
-        Ok(Some(ProbeResult {
+        let measured = ProbeResult {
             report: Box::new(report),
             duration,
-        }))
+        };
+        if let Some(why) = measured.disturbance() {
+            warn!(
+                why,
+                "other programs used the machine during the measurement; repeating it later"
+            );
+        }
+        Ok(Some(measured))
     }
 
-    fn store(&self, report: &ProbeReport, duration: Duration) {
+    fn store(&self, report: &ProbeReport, duration: Duration, request: Option<&str>) {
         let newest = StoredProbe {
+            request: request.map(str::to_owned),
             conditions: self.conditions.to_string(),
             duration_seconds: duration.as_secs_f64(),
             report: report.clone(),
@@ -402,15 +445,15 @@ async fn read(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use rooflet_api::v1alpha1::{Measurements, Plausibility, PlausibilityVerdict};
+    use rooflet_api::v1alpha1::{Measurements, Plausibility};
     use rooflet_api::wire::{EngineInfo, ProbedMachine};
     use rooflet_base::units::Bytes;
     use rooflet_host::FakeHost;
     use rooflet_testing::TempDir;
 
-    fn report() -> ProbeReport {
+    pub(in crate::node) fn report() -> ProbeReport {
         ProbeReport {
             engine: EngineInfo {
                 name: "mlx".to_owned(),
@@ -466,6 +509,8 @@ mod tests {
             arguments: Vec::new(),
             sustained: Duration::ZERO,
             conditions: conditions("here", host.power()),
+            nodes: None,
+            node: "book-1".to_owned(),
             host,
             clock: Clock::System,
             changes: Changes::new(),
@@ -477,7 +522,7 @@ mod tests {
             measured_at: "2026-01-02T00:00:00Z".to_owned(),
             ..report()
         };
-        prober.store(&on_power, Duration::ZERO);
+        prober.store(&on_power, Duration::ZERO, None);
         let unplugged = power(PowerSource::Battery, false);
         assert_eq!(Prober::stored(&state, &conditions("here", unplugged)), None);
         let changes_of_power = async {
@@ -516,6 +561,7 @@ mod tests {
             conditions: "here".to_owned(),
             duration_seconds: 6.0,
             report: report(),
+            request: None,
         };
         state.write(FILE, &kept).unwrap();
         assert_eq!(
@@ -548,6 +594,8 @@ mod tests {
             arguments: vec!["-c".to_owned(), "exit 1".to_owned()],
             sustained: Duration::ZERO,
             conditions: here,
+            nodes: None,
+            node: "mini-1".to_owned(),
             host: Host::Fake(FakeHost::new("mini-1", Bytes::gib(16))),
             clock: Clock::System,
             changes: Changes::new(),

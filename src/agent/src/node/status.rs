@@ -5,6 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::conditions::{NodeCondition, conditions};
 use super::facts::NodeFacts;
 use super::hardware::{published_probe, show_engine};
+use super::probe::ProbeResult;
 use crate::workers::crash::reduced;
 use rooflet_api::conditions::set_condition;
 use rooflet_api::v1alpha1::{Basis, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Resources};
@@ -58,7 +59,16 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
         calibrations: reports.calibrations.clone(),
         summary: NodeSummary {
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
-            bandwidth: measured_of_spec(bandwidth, sheet.as_ref().map(|chip| chip.bandwidth)),
+            bandwidth: {
+                let figures = measured_of_spec(bandwidth, sheet.as_ref().map(|chip| chip.bandwidth));
+                let is_disturbed = facts
+                    .probe
+                    .last
+                    .as_ref()
+                    .and_then(ProbeResult::disturbance)
+                    .is_some();
+                format!("{figures}{}", if is_disturbed { "(busy)" } else { "" })
+            },
             free_memory: gibibytes(usable - reports.reserved),
             free_bandwidth: measured_of_spec(
                 bandwidth.map(|rate| BytesPerSecond(rate.0 * (1.0 - reports.reserved_share).max(0.0))),
@@ -124,8 +134,8 @@ mod tests {
     use crate::node::conditions::{PRESENT_WITHIN, probe_freshness};
     use crate::node::hardware::node_hardware;
     use crate::node::pressure::Pressure;
+    use crate::node::probe::ProbeState;
     use crate::node::probe::ProbeStep;
-    use crate::node::probe::{ProbeResult, ProbeState};
     use crate::reports::Reports;
     use rooflet_api::conditions::{PROBE_EXPIRED, Truth};
     use rooflet_api::v1alpha1::{Chip, Figure, Measurements, Plausibility, PowerSource, ThermalState};

@@ -32,6 +32,8 @@ use rooflet_roofline::published::{Load, predicted_prefill, predicted_speed, spee
 /// Reason of [`rooflet_roofline::memory::MemoryRefusal::NotFreeNow`].
 const MEMORY_IN_USE: &str = "MemoryInUse";
 const FITS: &str = "Fits";
+/// Reason while the worker runs and makes no progress.
+const WORKER_STALLED: &str = "WorkerStalled";
 /// Reason while the model's files are downloaded.
 const PULLING: &str = "Pulling";
 
@@ -192,6 +194,13 @@ fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> ReplicaCon
                 ),
             },
         ),
+        Some(WorkerPhase::Ready) if progress.is_some_and(|progress| progress.is_stalled) => {
+            let message = "worker makes no progress; the agent replaces it after 60 s";
+            (
+                ReplicaPhase::Ready,
+                condition(Truth::False, WORKER_STALLED, message),
+            )
+        }
         Some(WorkerPhase::Ready) => {
             let message = format!("worker serves model `{}`", facts.serving_name);
             (ReplicaPhase::Ready, condition(Truth::True, "Serving", message))
@@ -595,6 +604,7 @@ pub(super) fn status_events(previous: &ModelReplicaStatus, next: &ModelReplicaSt
             (_, GOLDEN_PROMPT_FAILED) => {
                 push(EventType::Warning, GOLDEN_PROMPT_FAILED, &condition.message);
             }
+            (_, WORKER_STALLED) => push(EventType::Warning, WORKER_STALLED, &condition.message),
             (_, "CrashLoopBackOff") => push(EventType::Warning, "BackOff", &condition.message),
             (_, "Draining") => push(EventType::Normal, "Draining", &condition.message),
             _ => {}

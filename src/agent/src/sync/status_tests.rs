@@ -18,6 +18,7 @@ fn progress() -> Progress {
         reservation: Some((Bytes(1_500_000), "1.4 MiB (weights …)".to_owned())),
         model_path: Some("/models/guide".into()),
         status: None,
+        is_stalled: false,
         stopping: None,
         golden_failure: None,
     }
@@ -49,6 +50,7 @@ fn worker(phase: WorkerPhase) -> Progress {
             context_tokens: Some(40.0),
             ..rooflet_api::wire::MeasuredSpeed::default()
         },
+        stalled: false,
     };
     Progress {
         status: Some(status),
@@ -306,6 +308,20 @@ fn overcommitted_and_overridden_admission_is_reported() {
     history.running_admission = Some(AdmissionStatus::default());
     history.check(&Step::Keep, ready(), "Ready +++++ []");
     assert_eq!(history.status.conditions[1].reason, "Fits");
+}
+
+#[test]
+fn stalled_worker_is_not_ready_until_it_makes_progress() {
+    let mut history = ReplicaHistory::new();
+    let ready = || Some(worker(WorkerPhase::Ready));
+    history.check(&start(), Some(progress()), "Loading +++-- [Admitted Started]");
+    history.check(&Step::Keep, ready(), "Ready +++++ [Loaded Ready]");
+    let stalled = Progress {
+        is_stalled: true,
+        ..worker(WorkerPhase::Ready)
+    };
+    history.check(&Step::Keep, Some(stalled), "Ready ++++- [WorkerStalled]");
+    history.check(&Step::Keep, ready(), "Ready +++++ [Ready]");
 }
 
 #[test]

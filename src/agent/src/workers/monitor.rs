@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use tokio::sync::watch;
 
 use super::golden::{self, Golden, GoldenState};
+use super::liveness::{Liveness, Poll, PollHistory};
 use super::pacing::Pacing;
 use crate::replica::ReplicaKey;
 use rooflet_api::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
@@ -21,17 +22,12 @@ use rooflet_client::Changes;
 use rooflet_process::Process;
 use rooflet_proxy::{Proxy, Upstream};
 
-/// Poll interval until the worker is ready, and afterwards.
-const STARTING_PERIOD: Duration = Duration::from_millis(200);
-const READY_PERIOD: Duration = Duration::from_secs(2);
+/// Poll interval until the worker is ready and while it makes no progress, and afterwards.
+const SHORT_PERIOD: Duration = Duration::from_millis(200);
+const LONG_PERIOD: Duration = Duration::from_secs(2);
 
 /// Timeout of one poll.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Time without engine progress or without a response after which a worker is replaced. Long
-/// prefills do not trigger it: the worker's health endpoint follows the engine, not the length of a
-/// request.
-const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// Maximum size of a status that is read, in bytes.
 const MAX_STATUS_BYTES: usize = 256 << 10;
@@ -40,7 +36,7 @@ const MAX_STATUS_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct MonitorState {
     pub status: Option<WorkerStatus>,
-    pub unresponsive: bool,
+    pub liveness: Liveness,
     /// Result of the golden prompts. A worker that is ready but has not passed them is reported as
     /// warming.
     pub golden: GoldenState,
@@ -49,6 +45,11 @@ pub(crate) struct MonitorState {
 impl MonitorState {
     pub(crate) fn phase(&self) -> Option<WorkerPhase> {
         self.status.as_ref().map(|status| status.phase)
+    }
+
+    /// Returns true if the worker is ready and makes no progress.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.phase() == Some(WorkerPhase::Ready) && self.liveness != Liveness::Healthy
     }
 
     /// Returns the memory that the worker has allocated.
@@ -65,7 +66,7 @@ impl MonitorState {
         let relevant = |state: &Self| {
             let status = state.status.as_ref();
             (
-                state.unresponsive,
+                state.liveness,
                 state.golden.clone(),
                 status.map(|status| (status.phase, status.model.clone(), status.measured)),
             )
@@ -103,7 +104,7 @@ impl Monitor {
 
     async fn poll(&self, state_tx: &watch::Sender<MonitorState>) {
         let (clock, proxy, upstream) = (&self.clock, &self.proxy, &self.upstream);
-        let mut last_healthy = clock.instant();
+        let mut history = PollHistory::new(clock.instant());
         let mut golden_state = match self.golden {
             Some(_) => GoldenState::Pending,
             None => GoldenState::Passed,
@@ -128,16 +129,19 @@ impl Monitor {
                     status.phase = WorkerPhase::Warming;
                 }
             }
-            if status.is_some() && is_healthy(proxy, upstream).await {
-                last_healthy = clock.instant();
-            }
-            let unresponsive = clock.instant() - last_healthy >= UNRESPONSIVE_AFTER;
+            let poll = match &status {
+                None => Poll::Unanswered,
+                Some(status) if status.stalled => Poll::Stalled,
+                Some(_) if is_healthy(proxy, upstream).await => Poll::Progressing,
+                Some(_) => Poll::Stalled,
+            };
+            let liveness = history.add(poll, clock.instant());
             let mut matters = false;
             state_tx.send_modify(|state| {
                 // A worker that misses one poll keeps its last status.
                 let next = MonitorState {
                     status: status.or_else(|| state.status.clone()),
-                    unresponsive,
+                    liveness,
                     golden: golden_state.clone(),
                 };
                 matters = next.differs(state);
@@ -146,9 +150,13 @@ impl Monitor {
             if matters {
                 self.changes.mark();
             }
-            let ready = state_tx.latest().phase() == Some(WorkerPhase::Ready);
+            let is_ready = state_tx.latest().phase() == Some(WorkerPhase::Ready);
+            let period = match is_ready && poll == Poll::Progressing {
+                true => LONG_PERIOD,
+                false => SHORT_PERIOD,
+            };
             tokio::select! {
-                () = tokio::time::sleep(if ready { READY_PERIOD } else { STARTING_PERIOD }) => {}
+                () = tokio::time::sleep(period) => {}
                 _ = paced_rx.changed() => {}
             }
         }

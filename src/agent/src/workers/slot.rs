@@ -10,6 +10,7 @@ use super::{Endpoint, Progress};
 use crate::replica::{BadModel, rfc3339};
 use crate::state::{Record, ReplicaDir, read_json};
 use crate::sync::{ObservedReplica, StopCause, WorkerState};
+use crate::workers::liveness::Liveness;
 use crate::workers::monitor::MonitorState;
 use rooflet_api::conditions::OUT_OF_MEMORY;
 use rooflet_api::engine_failure::EngineFailure;
@@ -180,7 +181,9 @@ impl Slot {
         match worker.stopping {
             Some(stopping) if now > stopping.killed_at + KILL_PATIENCE => WorkerState::Stuck,
             Some(_) => WorkerState::Stopping,
-            None if worker.monitor_rx.latest().unresponsive => WorkerState::Unresponsive,
+            None if worker.monitor_rx.latest().liveness == Liveness::Unresponsive => {
+                WorkerState::Unresponsive
+            }
             None => WorkerState::Running,
         }
     }
@@ -222,6 +225,7 @@ impl Slot {
             last_termination: self.record.last_termination.clone(),
             reservation: record.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
             model_path: record.map(|worker| worker.model_path.clone()),
+            is_stalled: monitored.is_stalled(),
             status: monitored.status,
             stopping: self.worker.as_ref().and_then(Worker::cause),
             golden_failure: monitored.golden.failure(),
@@ -230,12 +234,14 @@ impl Slot {
 
     pub(super) fn endpoint(&self) -> Endpoint {
         let worker = self.worker.as_ref();
-        let is_ready = |worker: &Worker| worker.monitor_rx.latest().phase() == Some(WorkerPhase::Ready);
+        let monitored = self.monitored();
+        let is_serving = monitored.phase() == Some(WorkerPhase::Ready) && !monitored.is_stalled();
         Endpoint {
             serving_name: self.record.spec.serving_name.clone(),
             log: self.dir.log(),
             upstream: worker.map(|_| Upstream::unix(self.dir.socket())),
-            ready: worker.is_some_and(|worker| worker.stopping.is_none() && is_ready(worker)),
+            ready: is_serving && worker.is_some_and(|worker| worker.stopping.is_none()),
+            stalled: monitored.is_stalled(),
             context_tokens: self.record.worker.as_ref().map(|worker| worker.context_tokens),
             started: self.record.worker.as_ref().map(|worker| worker.started),
         }

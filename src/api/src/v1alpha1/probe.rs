@@ -91,6 +91,12 @@ pub struct Measurements {
     /// True if low power mode was on. Unset if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_power_mode: Option<bool>,
+    /// Running threads per CPU core in the minute before the probe. Unset if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_load: Option<f64>,
+    /// Share of the time before the probe in which the GPU was busy. Unset if unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_use: Option<f64>,
 }
 
 /// Measured rate over several repetitions, in bytes per second.

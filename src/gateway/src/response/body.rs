@@ -16,10 +16,8 @@ use crate::dispatch::Slot;
 use crate::metrics::Measure;
 use crate::routing::health::Fault;
 use crate::routing::length::ObservedBytes;
+use rooflet_inference_api::openai::preamble::{MAX_PREAMBLE_BYTES, is_preamble};
 use rooflet_telemetry::trace::OpenSpan;
-
-/// Maximum bytes that are buffered before the first token.
-const MAX_PREAMBLE_BYTES: usize = 64 << 10;
 
 /// Response body that failed before its first token.
 #[derive(Debug, thiserror::Error)]
@@ -85,35 +83,6 @@ async fn read_preamble(body: &mut Body, read: &mut VecDeque<Bytes>) -> Result<()
         }
     }
     Ok(())
-}
-
-/// Returns whether the server-sent events contain no content: only comments, roles and progress
-/// events.
-fn is_preamble(text: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(text);
-    let has_no_content = |event: &str| {
-        let mut lines = event.lines();
-        lines.all(|line| {
-            let known = [
-                "response.created",
-                "response.in_progress",
-                "message_start",
-                "ping",
-            ];
-            match line.split_once(':') {
-                Some(("event", name)) => known.contains(&name.trim()),
-                Some(("data", data)) => {
-                    let role = data.contains("\"role\":\"assistant\"") && data.contains("\"content\":\"\"");
-                    let announces = |name: &&str| data.contains(&format!("\"type\":\"{name}\""));
-                    role || known.iter().any(announces)
-                }
-                Some(("", _comment)) => true,
-                Some(_) => false,
-                None => line.is_empty(),
-            }
-        })
-    };
-    text.split("\n\n").all(has_no_content)
 }
 
 /// Returns whether the data contain an error event.
@@ -245,30 +214,5 @@ impl http_body::Body for Tracked {
         }
         hint.set_lower(remaining.lower() + read);
         hint
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn preamble_ends_with_first_token() {
-        let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
-        let token = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
-        let started = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
-        let created = "event: response.created\ndata: {\"type\":\"response.created\"}\n\n";
-        for text in ["", role, ": keepalive\n\n", started, created] {
-            assert!(is_preamble(text.as_bytes()), "{text}");
-            assert!(is_preamble(format!("{role}{text}").as_bytes()), "{text}");
-            assert!(!is_preamble(format!("{text}{token}").as_bytes()), "{text}");
-        }
-        for text in [
-            "data: [DONE]\n\n",
-            "data: {\"error\":{}}\n\n",
-            "event: error\ndata: {}\n\n",
-        ] {
-            assert!(!is_preamble(text.as_bytes()), "{text}");
-        }
     }
 }

@@ -474,6 +474,31 @@ async fn retries_request_that_hangs_on_silent_node() {
 }
 
 #[tokio::test]
+async fn request_is_retryable_if_another_replica_or_a_fallback_can_serve_it() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
+    let other = "other-1 serves=other on=a ready";
+    for (deployment, replicas, expect) in [
+        ("guide", &["guide-1 on=a ready", other][..], false),
+        ("guide", &["guide-1 on=a ready", "guide-2 on=a", other], false),
+        ("guide", &["guide-1 on=a ready", "guide-2 on=a ready"], true),
+        ("guide falls-back-to=other", &["guide-1 on=a ready", other], true),
+    ] {
+        fixture.set_fleet(&[deployment, "other"], replicas, &[("a", &url)]);
+        let request = Request::post("/v1/completions")
+            .header(RETRYABLE_HEADER, "set by the client")
+            .body(Body::from(json!({"model": "guide"}).to_string()))
+            .expect("valid");
+        let path = request.uri().path_and_query().cloned().expect("a path");
+        let response = within(Proxy::new().forward(request, &fixture.url, &path)).await;
+        assert_eq!(response.expect("a response").status(), StatusCode::OK);
+        let sent = agent_log.retryable.lock().expect("ok").pop();
+        assert_eq!(sent, Some(expect), "{deployment} {replicas:?}");
+    }
+}
+
+#[tokio::test]
 async fn routes_stored_response_to_the_replica_that_owns_it() {
     let fixture = Fixture::new().await;
     let agent_log = Arc::new(Agent::default());

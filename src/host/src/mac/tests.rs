@@ -125,6 +125,19 @@ fn the_graphics_driver_reports_the_memory_in_use() {
     }
 }
 
+#[test]
+fn the_graphics_driver_reports_its_use() {
+    for (name, expect) in [
+        ("m1-max-graphics", Some(0.25)),
+        ("m4", Some(0.21)),
+        ("m5", Some(0.46)),
+        ("m5-max", None),
+        ("virtual-machine", None),
+    ] {
+        assert_eq!(gpu_use(&recorded(name)), expect, "{name}");
+    }
+}
+
 /// The report prints `used = 11625.69M`.
 #[test]
 fn used_swap_is_the_third_number_of_the_kernels_structure() {

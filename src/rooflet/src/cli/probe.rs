@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use camino::Utf8PathBuf;
+use kube::Api;
+use serde_json::json;
 
 use self::roofline::Roofline;
+use super::nodes::cordon;
 use super::ui::output::Output;
-use super::{Failure, ui};
-use rooflet_api::v1alpha1::DiskFigure;
+use super::{Failure, objects, ui};
+use rooflet_api::meta::PROBE_ANNOTATION;
+use rooflet_api::v1alpha1::{DiskFigure, FleetNode};
 use rooflet_api::wire::{ProbeReport, ProbedMachine};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::{Chain, ExitStatus};
@@ -44,6 +48,26 @@ pub(crate) struct Args {
     /// Also write the roofline as an SVG file.
     #[arg(long, value_name = "FILE")]
     svg: Option<Utf8PathBuf>,
+    /// Request a measurement of this node instead. Its agent measures when no worker runs.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["output", "sustained", "disk", "svg"])]
+    pub(super) node: Option<String>,
+    /// Kubeconfig of the API server, for --node. Default: the kubeconfig of kubectl, otherwise that
+    /// of `rooflet up`.
+    #[arg(long, value_name = "FILE", requires = "node")]
+    pub(super) kubeconfig: Option<Utf8PathBuf>,
+}
+
+/// Requests a measurement of a node.
+pub(crate) async fn request(node: &str, kubeconfig: Option<Utf8PathBuf>) -> Result<(), Failure> {
+    let nodes: Api<FleetNode> = Api::all(objects::client(kubeconfig).await?);
+    cordon::node(&nodes, node).await?;
+    let now = Clock::System.now();
+    let wanted = json!({"metadata": {"annotations": {PROBE_ANNOTATION: now.to_string()}}});
+    cordon::patch(&nodes, node, &wanted).await?;
+    ui::output(&format!(
+        "fleetnode.rooflet.dev/{node} probe requested; the agent measures when no worker runs\n"
+    ));
+    Ok(())
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -75,6 +99,7 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
     };
     let identity = host.identity();
     let memory = host.memory();
+    let load = host.load();
     let options = ProbeOptions {
         memory: usable(memory),
         sustained: args.sustained.map(Duration::from_secs),
@@ -90,6 +115,8 @@ fn measure(args: &Args, host: &Host, clock: &Clock) -> Result<ProbeReport, Failu
     measurements.thermal_state = power.thermal_state;
     measurements.power_source = power.source;
     measurements.low_power_mode = power.low_power_mode;
+    measurements.cpu_load = load.cpu;
+    measurements.gpu_use = load.gpu;
     let read = BytesPerSecond(measurements.read.median_bytes_per_second);
     let sheet = chip::of_machine(&identity.chip, memory.total);
     let plausibility = match &sheet {

@@ -174,6 +174,7 @@ async fn status(State(app): State<Arc<App>>) -> Json<WorkerStatus> {
             failed: 0,
         },
         measured: lock(&app.recent).measured(),
+        stalled: false,
     })
 }
 

@@ -163,6 +163,7 @@ impl Node {
             reservation: started.map(|worker| (Bytes(worker.reserved_bytes), worker.reservation.clone())),
             model_path: started.map(|worker| worker.model_path.clone()),
             status: worker.map(Worker::status),
+            is_stalled: false,
             stopping: worker.and_then(|worker| worker.stopping),
             golden_failure: None,
         })

@@ -96,6 +96,7 @@ impl Worker {
             },
             requests: RequestCounts::default(),
             measured: MeasuredSpeed::default(),
+            stalled: false,
         }
     }
 

@@ -22,11 +22,7 @@ use rooflet_base::quantile::median;
 /// Number of requests whose speeds are stored.
 const RECENT_REQUESTS: usize = 64;
 
-/// Maximum duration of a step. If a step lasts longer, the engine counts as stalled. No prefill
-/// chunk lasts as long.
-const STALL: Duration = Duration::from_secs(180);
-
-/// Value of `progress_millis` while the engine is idle.
+/// Value of `step_end_millis` while the engine is idle.
 const IDLE: u64 = u64::MAX;
 
 /// Value of `row_free_millis` if the time is unknown.
@@ -38,8 +34,8 @@ pub(crate) struct EngineState {
     started: Instant,
     phase: watch::Sender<WorkerPhase>,
     info: OnceLock<(EngineInfo, ModelInfo)>,
-    /// Time of the last step, in milliseconds since `started`.
-    progress_millis: AtomicU64,
+    /// Time at which the current step has reached its limit, in milliseconds since `started`.
+    step_end_millis: AtomicU64,
     running: AtomicU64,
     queued: AtomicU64,
     completed: AtomicU64,
@@ -78,7 +74,7 @@ impl EngineState {
             clock,
             phase: watch::Sender::new(WorkerPhase::Loading),
             info: OnceLock::new(),
-            progress_millis: AtomicU64::new(IDLE),
+            step_end_millis: AtomicU64::new(IDLE),
             running: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -129,21 +125,24 @@ impl EngineState {
         self.info.get().map(|(_, model)| model.clone())
     }
 
-    pub(crate) fn set_progress(&self) {
-        let millis = self.clock.instant().duration_since(self.started).as_millis();
-        self.progress_millis
-            .store(u64::try_from(millis).unwrap_or(IDLE - 1), Ordering::Relaxed);
+    /// Records the start of a step, or of a part of it, that takes at most `limit`.
+    pub(crate) fn begin_step(&self, limit: Duration) {
+        let end = self.clock.instant().duration_since(self.started) + limit;
+        self.step_end_millis.store(
+            u64::try_from(end.as_millis()).unwrap_or(IDLE - 1),
+            Ordering::Relaxed,
+        );
     }
 
     pub(crate) fn set_idle(&self) {
-        self.progress_millis.store(IDLE, Ordering::Relaxed);
+        self.step_end_millis.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Returns true if the engine is stalled: it has work and completes no step.
+    /// Returns true if the engine is stalled: its current step takes longer than its limit.
     pub(crate) fn is_stalled(&self) -> bool {
-        let progress = self.progress_millis.load(Ordering::Relaxed);
+        let end = self.step_end_millis.load(Ordering::Relaxed);
         let now = self.clock.instant().duration_since(self.started);
-        progress != IDLE && now.saturating_sub(Duration::from_millis(progress)) > STALL
+        end != IDLE && now > Duration::from_millis(end)
     }
 
     pub(crate) fn set_load(&self, running: usize, queued: usize) {
@@ -256,17 +255,22 @@ mod tests {
     use rooflet_base::clock::ManualClock;
 
     #[test]
-    fn an_engine_with_work_and_no_step_is_stalled() {
+    fn engine_is_stalled_while_a_step_exceeds_its_limit() {
         let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
         let state = EngineState::new(Clock::Manual(manual.clone()));
-        manual.advance(STALL * 2);
+        let limit = Duration::from_secs(5);
+        manual.advance(limit * 100);
         assert!(!state.is_stalled(), "an idle engine is not stalled");
-        state.set_progress();
-        manual.advance(STALL);
+        state.begin_step(limit);
+        manual.advance(limit);
         assert!(!state.is_stalled());
         manual.advance(Duration::from_millis(1));
         assert!(state.is_stalled());
-        state.set_progress();
+        state.begin_step(limit * 2);
+        manual.advance(limit * 2);
+        assert!(!state.is_stalled(), "each step has its own limit");
+        manual.advance(limit);
+        state.set_idle();
         assert!(!state.is_stalled());
     }
 

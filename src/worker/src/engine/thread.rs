@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::chunk_limit::ChunkLimit;
 use super::failures::Failures;
+use super::step_limit::StepLimit;
 use super::{Command, EngineConfig, EngineError, spans, start};
 use crate::batch::event::{Done, Event};
 use crate::batch::job::Queued;
@@ -53,6 +54,9 @@ pub(super) struct EngineThread {
     batch: Batch,
     pace: Pace,
     chunk_limit: ChunkLimit,
+    step_limit: StepLimit,
+    /// Tokens and start time of the prefill pass whose first tokens are not read yet.
+    unread_prefill: Option<(usize, Instant)>,
     failures: Failures,
     /// Last chunk of a prompt that was submitted alone: its request, number of tokens and start
     /// time.
@@ -79,6 +83,8 @@ impl EngineThread {
             batch: Batch::default(),
             pace: Pace::default(),
             chunk_limit: ChunkLimit::new(Backend::Cpu),
+            step_limit: StepLimit::new(Backend::Cpu),
+            unread_prefill: None,
             failures: Failures::default(),
             last_chunk: None,
         }
@@ -88,6 +94,7 @@ impl EngineThread {
         let backend = Backend::current().map_err(EngineError::Device)?;
         let engine = device::engine_info().map_err(EngineError::Device)?;
         self.chunk_limit = ChunkLimit::new(backend);
+        self.step_limit = StepLimit::new(backend);
         let mut kv = self.config.kv_memory(backend, self.waker.clone())?;
         self.state.set_info(engine, self.config.model_info(backend));
         let model = self.config.load(backend)?;
@@ -98,7 +105,7 @@ impl EngineThread {
         let mut steps = 0_u64;
         let mut idle = true;
         while self.receive(&kv, idle) {
-            self.state.set_progress();
+            self.state.begin_step(self.step_limit.longest());
             self.drop_cancelled(&mut kv);
             let begin = self.config.clock.instant();
             let has_requests = || !self.waiting.is_empty() || !self.commands.is_empty();
@@ -133,6 +140,7 @@ impl EngineThread {
             // Without this call, the device would work during the pause.
             self.batch.synchronize();
             let worked = self.config.clock.instant();
+            self.state.begin_step(self.step_limit.longest());
             allowance.rest(worked - begin);
             self.spent(StepPart::Yield, worked);
         }
@@ -144,6 +152,8 @@ impl EngineThread {
         if idle {
             if self.active.is_empty() && self.waiting.is_empty() {
                 self.enter_idle(kv);
+            } else {
+                self.state.begin_step(self.step_limit.longest());
             }
             match self.commands.blocking_recv() {
                 Some(command) => self.handle(command, kv),
@@ -273,12 +283,19 @@ impl EngineThread {
             return;
         }
         let begin = self.config.clock.instant();
+        let unread = self.unread_prefill.take();
+        let unread_tokens = unread.map_or(0, |(tokens, _)| tokens);
+        self.state
+            .begin_step(self.step_limit.of_step(unread_tokens, true, self.pace));
         let pending = self.batch.launch(model, &mut self.active);
         self.spent(StepPart::Build, begin);
         let launched = self.config.clock.instant();
         let tokens_read = pending.read();
         self.spent(StepPart::Compute, launched);
         let computed = self.config.clock.instant();
+        if let Some((tokens, begin)) = unread {
+            self.step_limit.record_prefill(tokens, computed - begin);
+        }
         match self.last_chunk.take() {
             // The first token after the chunk has just been read.
             Some((id, tokens, begin)) if tokens_read.iter().any(|token| token.id == id) => {
@@ -362,6 +379,9 @@ impl EngineThread {
             return;
         }
         let beside_answers = !self.batch.is_empty();
+        let pass_tokens = parts.iter().map(|part| part.tokens).sum();
+        self.state
+            .begin_step(self.step_limit.of_step(pass_tokens, beside_answers, self.pace));
         let computed = |active: &[Sequence]| {
             active
                 .iter()
@@ -390,6 +410,9 @@ impl EngineThread {
         } else if let Some((ids, _)) = first_tokens.last() {
             let is_alone = !beside_answers && tokens >= MEASURED_CHUNK_TOKENS;
             self.last_chunk = is_alone.then_some((ids[0], tokens, begin));
+        }
+        if !first_tokens.is_empty() {
+            self.unread_prefill = Some((tokens, begin));
         }
         for (ids, first) in first_tokens {
             self.batch.join(ids, first);

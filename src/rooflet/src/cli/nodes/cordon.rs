@@ -51,12 +51,12 @@ async fn change(args: Args, done: &str, wanted: Value, is_so: fn(&FleetNode) -> 
     Ok(())
 }
 
-pub(super) async fn node(nodes: &Api<FleetNode>, name: &str) -> Result<FleetNode, Failure> {
+pub(crate) async fn node(nodes: &Api<FleetNode>, name: &str) -> Result<FleetNode, Failure> {
     let node = nodes.get_opt(name).await.map_err(ApiError::from)?;
     Ok(node.ok_or_else(|| anyhow!("no FleetNode {name}; `kubectl get mac` lists them"))?)
 }
 
-pub(super) async fn patch(nodes: &Api<FleetNode>, name: &str, patch: &Value) -> Result<FleetNode, ApiError> {
+pub(crate) async fn patch(nodes: &Api<FleetNode>, name: &str, patch: &Value) -> Result<FleetNode, ApiError> {
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()

@@ -5,6 +5,7 @@ use crate::cli::ui::digits::three_digits;
 use rooflet_api::v1alpha1::{Figure, Measurements, PlausibilityVerdict, PowerSource, Spread, ThermalState};
 use rooflet_api::wire::ProbeReport;
 use rooflet_base::units::Bytes;
+use rooflet_roofline::probing;
 
 /// Mark of an unsteady figure. A note below the table explains it.
 const UNSTEADY: &str = "*";
@@ -178,6 +179,11 @@ fn notes(report: &ProbeReport) -> Vec<String> {
     if !all_steady(measured) {
         notes.push(format!(
             "{UNSTEADY} unsteady in two attempts: (p90 - p10) / median is above 5 %; other programs were using the machine"
+        ));
+    }
+    if let Some(why) = probing::disturbance(measured) {
+        notes.push(format!(
+            "other programs used the machine ({why}): predictions from these figures may be too low"
         ));
     }
     notes.extend(power(measured));
