@@ -1,4 +1,4 @@
-//! Worker, agent and server are killed with SIGKILL at random times while clients write. The fleet
+//! Worker, agent, server and gateway are killed with SIGKILL at random times while clients write. The fleet
 //! recovers, no acknowledged write is lost, watchers observe all writes, and no process is left.
 //!
 //! A seed, which is printed, determines the processes and the times. A test run uses two seeds.
@@ -132,7 +132,9 @@ fn kill_at_random(fleet: &Fleet, seed: u64) {
     let begin = Instant::now();
     for _ in 0..KILLS {
         let wait = Duration::from_millis(random.random_range(20..2500));
-        let verb = *["worker", "agent", "server"].choose(&mut random).expect("three");
+        let verb = *["worker", "agent", "server", "gateway"]
+            .choose(&mut random)
+            .expect("four");
         let which: usize = random.random_range(0..1000);
         std::thread::sleep(wait);
         let pids = eventually(&format!("a running {verb}"), || match fleet.processes(verb) {
@@ -158,13 +160,13 @@ fn wait_for_recovery(fleet: &Fleet, kubectl: &Kubectl) {
         let found = kubectl.json("mdep guide")?;
         let ready = found["status"]["readyReplicas"].clone();
         let workers = fleet.processes("worker").len();
-        let (agents, servers) = (fleet.processes("agent").len(), fleet.processes("server").len());
-        if (ready == 2) && (workers, agents, servers) == (2, 1, 1) {
+        let others = ["agent", "server", "gateway"].map(|name| fleet.processes(name).len());
+        if (ready == 2) && (workers, others) == (2, [1, 1, 1]) {
             Ok(())
         } else {
             let replicas = kubectl.run("get mrep -o wide").stdout;
             Err(format!(
-                "ready {ready}, {workers} workers, {agents} agents, {servers} servers\n{replicas}"
+                "ready {ready}, {workers} workers, {others:?} agents, servers, gateways\n{replicas}"
             ))
         }
     });

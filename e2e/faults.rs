@@ -1,8 +1,11 @@
 //! Processes that are killed with signals: the fleet recovers, and no acknowledged write is lost.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+#![expect(clippy::disallowed_methods, reason = "times are measured by the real clock")]
 
-use crate::harness::{Cluster, Fleet, Process, eventually, kill_9};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use crate::harness::{Cluster, Fleet, Kubectl, Process, eventually, kill_9, pause, resume, under_load_on};
 
 fn only(pids: &[u32], what: &str) -> u32 {
     assert_eq!(pids.len(), 1, "one {what}: {pids:?}");
@@ -36,6 +39,66 @@ fn killed_worker_is_restarted_and_counted() {
     });
 }
 
+/// The requests of a hung worker are answered by another replica. A worker that continues within
+/// 60 s is not replaced.
+#[test]
+fn requests_of_a_hung_worker_move_to_another_replica() {
+    let fleet = Fleet::start();
+    let Some(kubectl) = fleet.kubectl() else { return };
+    let deployment = "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: guide}\n\
+                      spec: {replicas: 2, model: {source: 'local://guide'}, serving: {contextTokens: 512}}\n";
+    kubectl.apply(deployment).ok();
+    fleet.wait_for_ready(&kubectl, "guide");
+    let workers = fleet.processes("worker");
+    assert_eq!(workers.len(), 2);
+
+    pause(workers[0]);
+    let begin = Instant::now();
+    let seconds: Vec<f64> = std::thread::scope(|scope| {
+        let ask = || {
+            let answer = fleet
+                .gateway
+                .try_chat("guide", "What is rooflet?")
+                .expect("a response");
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            begin.elapsed().as_secs_f64()
+        };
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        asking
+            .into_iter()
+            .map(|one| one.join().expect("no panic"))
+            .collect()
+    });
+    let slowest = seconds.iter().copied().fold(0.0, f64::max);
+    assert!(
+        slowest > 2.0,
+        "no request was sent to the hung worker: {seconds:?}"
+    );
+    assert!(slowest < 10.0, "{seconds:?}");
+    let reasons = |kubectl: &Kubectl| -> Result<Vec<String>, String> {
+        let found = kubectl.json("mrep")?;
+        let conditions = found["items"].as_array().into_iter().flatten();
+        let conditions = conditions.flat_map(|one| one["status"]["conditions"].as_array().cloned());
+        let ready = conditions.flatten().filter(|one| one["type"] == "Ready");
+        let mut reasons: Vec<_> = ready
+            .map(|one| one["reason"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        reasons.sort();
+        Ok(reasons)
+    };
+    assert_eq!(
+        reasons(&kubectl),
+        Ok(vec!["Serving".to_owned(), "WorkerStalled".to_owned()])
+    );
+
+    resume(workers[0]);
+    eventually("both replicas serving again", || match reasons(&kubectl)? {
+        reasons if reasons == ["Serving", "Serving"] => Ok(()),
+        reasons => Err(format!("{reasons:?}")),
+    });
+    assert_eq!(fleet.processes("worker"), workers, "no worker was replaced");
+}
+
 #[test]
 fn restarted_agent_adopts_its_worker() {
     let Some((fleet, kubectl)) = Fleet::with_guide() else {
@@ -58,6 +121,28 @@ fn restarted_agent_adopts_its_worker() {
         kubectl.json("mrep").expect("a list")["items"][0]["status"]["restarts"],
         0
     );
+}
+
+#[test]
+fn requests_continue_while_the_control_plane_restarts() {
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
+    let gateway = only(&fleet.processes("gateway"), "gateway");
+    under_load_on(&fleet.gateway, || {
+        for _ in 0..2 {
+            let server = only(&fleet.processes("server"), "server");
+            kill_9(server);
+            eventually("another server", || {
+                let found = kubectl.run("get ns --request-timeout=5s");
+                match fleet.processes("server").as_slice() {
+                    [pid] if *pid != server && found.success => Ok(()),
+                    servers => Err(format!("{servers:?} {}", found.stderr)),
+                }
+            });
+        }
+    });
+    assert_eq!(fleet.processes("gateway"), [gateway]);
 }
 
 #[test]

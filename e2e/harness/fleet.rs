@@ -102,11 +102,15 @@ impl Fleet {
         Kubectl::find(&self.kubeconfig(), self.scratch.path())
     }
 
-    /// Returns the process ids of this fleet's processes with `verb` in the command line, such as
-    /// `worker`.
-    pub(crate) fn processes(&self, verb: &str) -> Vec<u32> {
+    /// Returns the ids of this fleet's processes: `server`, `gateway`, `agent` or `worker`.
+    pub(crate) fn processes(&self, name: &str) -> Vec<u32> {
         let directory = self.scratch.path().display().to_string();
-        processes_with(&[&directory, &format!(" {verb} ")])
+        let arguments = match name {
+            "server" => " server --roles=apiserver,controller ".to_owned(),
+            "gateway" => " server --roles=gateway ".to_owned(),
+            verb => format!(" {verb} "),
+        };
+        processes_with(&[&directory, &arguments])
     }
 
     /// Waits until a deployment is Ready.

@@ -11,11 +11,16 @@ const STREAMS: usize = 3;
 
 /// Streams answers of `guide` while `act` runs. Every answer must be complete.
 pub(crate) fn under_load(cluster: &Cluster, act: impl FnOnce()) {
+    under_load_on(&cluster.gateway, act);
+}
+
+/// Like [`under_load`], through a given gateway.
+pub(crate) fn under_load_on(gateway: &Http, act: impl FnOnce()) {
     let done = AtomicBool::new(false);
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..STREAMS {
-            let gateway = cluster.gateway.duplicate();
+            let gateway = gateway.duplicate();
             scope.spawn(|| stream(gateway, &done, &answered));
         }
         // The threads must stop even if `act` panics.

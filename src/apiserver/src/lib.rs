@@ -45,6 +45,7 @@ mod status;
 mod tests;
 
 pub use controller::certificates::CertificateSigners;
+pub use controller::expiry::EventRetention;
 pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};
 pub use endpoints::in_flight::InFlightLimits;
 pub use server::{ApiServer, ApiServerConfig, StartApiServerError};

@@ -11,6 +11,7 @@ use tracing::info;
 use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
+use crate::controller::expiry::EventRetention;
 use crate::controller::{definitions as definition_controller, expiry, gc, namespaces, roles};
 use crate::crd;
 use crate::endpoints::connection;
@@ -41,6 +42,7 @@ pub struct ApiServerConfig {
     /// Signers of requested certificates. If `None`, the server signs no certificates.
     pub signers: Option<CertificateSigners>,
     pub in_flight: InFlightLimits,
+    pub events: EventRetention,
     /// Authorizers, in order; see [`authorization`](crate::authorization).
     pub authorizers: Vec<Arc<dyn Authorizer>>,
     /// Policies that restrict allowed requests by the content of objects.
@@ -60,6 +62,7 @@ impl ApiServerConfig {
             users: None,
             signers: None,
             in_flight: InFlightLimits::default(),
+            events: EventRetention::default(),
             authorizers: Vec::new(),
             policies: Vec::new(),
             cluster_roles: Vec::new(),
@@ -109,6 +112,7 @@ pub struct ApiServer {
     rules: Arc<Rules>,
     cluster_roles: Vec<Value>,
     in_flight: InFlight,
+    events: EventRetention,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
 }
@@ -134,6 +138,7 @@ impl ApiServer {
             rules: Arc::new(rules),
             cluster_roles: config.cluster_roles,
             in_flight: InFlight::new(config.in_flight),
+            events: config.events,
             metrics,
             metrics_registry: metrics_registry.clone(),
         })
@@ -281,10 +286,10 @@ impl ApiServer {
                 })
             });
         }
-        let engine = self.engine.clone();
-        tasks.spawn("apiserver-expiry", |stop| {
+        let (engine, events) = (self.engine.clone(), self.events);
+        tasks.spawn("apiserver-expiry", move |stop| {
             Box::pin(async move {
-                expiry::run(engine, stop).await;
+                expiry::run(engine, events, stop).await;
                 Ok::<_, StartApiServerError>(())
             })
         });

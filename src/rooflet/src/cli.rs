@@ -86,6 +86,8 @@ enum Command {
     Token(token::Args),
     /// Print the log of a replica on any node.
     Logs(logs::Args),
+    /// Print events, changed conditions and worker exits in the order of time.
+    Events(events::Args),
     /// Mark nodes as unschedulable.
     Cordon(cordon::Args),
     /// Mark nodes as schedulable.
@@ -112,7 +114,8 @@ enum Command {
     /// and a soak on request.
     #[cfg(feature = "mlx")]
     Selftest(selftest::Args),
-    /// Measure this machine's memory bandwidth through the engine.
+    /// Measure this machine's memory bandwidth through the engine, or request a measurement of a
+    /// node.
     #[cfg(feature = "mlx")]
     Probe(probe::Args),
     /// Benchmark one OpenAI-compatible server, or compare two: time to first token, decode speed,
@@ -213,13 +216,17 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Join(args) => block_on(join::run(args)),
         Command::Token(args) => block_on(token::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
+        Command::Events(args) => block_on(events::run(args)),
         Command::Cordon(args) => block_on(cordon::cordon(args)),
         Command::Uncordon(args) => block_on(cordon::uncordon(args)),
         Command::Drain(args) => block_on(drain::run(args)),
         Command::Rebalance(args) => block_on(rebalance::run(args)),
         Command::Rollout(args) => block_on(rollout::run(args)),
         #[cfg(feature = "mlx")]
-        Command::Probe(args) => probe::run(&args),
+        Command::Probe(args) => match args.node {
+            Some(node) => block_on(probe::request(&node, args.kubeconfig)),
+            None => probe::run(&args),
+        },
         #[cfg(feature = "mlx")]
         Command::BenchRoofline(args) => block_on(bench::roofline::run(args)),
         #[cfg(feature = "mlx")]

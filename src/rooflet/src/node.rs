@@ -2,6 +2,7 @@
 //! for their end.
 
 pub(crate) mod data_dir;
+mod kubeconfig;
 pub(crate) mod listeners;
 mod network_link;
 pub(crate) mod own_log;

@@ -1,6 +1,7 @@
 //! `rooflet bench`: measures an OpenAI-compatible server, or compares two in the same rounds.
 
 mod client;
+pub(super) mod event_stream;
 mod html;
 mod prompt;
 #[cfg(feature = "mlx")]

@@ -1,130 +1,147 @@
-//! Server-sent events of a streamed chat completion from an OpenAI-compatible server.
+//! `rooflet events`
 
-use anyhow::{Context, bail};
-use bytes::Bytes;
-use futures::FutureExt;
-use serde_json::Value;
+mod timeline;
 
-/// Events of one answer.
-pub(super) struct Events {
-    response: reqwest::Response,
-    buffer: Vec<u8>,
-    /// Result of the last read, if it returned no bytes.
-    ended: Option<reqwest::Result<Option<Bytes>>>,
-    reads: u64,
-    done: bool,
+use std::time::Duration;
+
+use anyhow::anyhow;
+use camino::Utf8PathBuf;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+
+use self::timeline::{Focus, Objects, Timeline};
+use super::ui::Table;
+use super::ui::output::Output;
+use super::{Failure, objects};
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
+use rooflet_base::quantity::parse_duration;
+use rooflet_client::ApiError;
+
+/// Namespace of the events of cluster-scoped objects.
+const CLUSTER_NAMESPACE: &str = "default";
+
+/// Arguments of `rooflet events`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Length of the period before now, such as 90m or 3h.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = period)]
+    since: Duration,
+    /// Print only entries about this object and related ones: mdep/NAME with its replicas and their
+    /// nodes, mrep/NAME with its deployment and node, or mac/NAME with its replicas.
+    #[arg(long, value_name = "KIND/NAME")]
+    around: Option<String>,
+    /// Namespace. Default: the namespace of the kubeconfig's context.
+    #[arg(long, short)]
+    namespace: Option<String>,
+    #[arg(long, short, value_enum, default_value_t)]
+    output: Output,
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<Utf8PathBuf>,
 }
 
-impl Events {
-    pub(super) fn new(response: reqwest::Response) -> Self {
-        Self {
-            response,
-            buffer: Vec::new(),
-            ended: None,
-            reads: 0,
-            done: false,
-        }
-    }
+/// Parses a period.
+fn period(text: &str) -> Result<Duration, &'static str> {
+    let period = parse_duration(text).filter(|period| !text.is_empty() && !period.is_zero());
+    period.ok_or("must be a duration such as 90m or 3h")
+}
 
-    /// Returns the next chunk, or `None` at the end. An error that the server reports is returned
-    /// as an error.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Value>> {
-        loop {
-            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                let Some(data) = line.trim_end().strip_prefix("data:").map(str::trim_start) else {
-                    continue;
-                };
-                if data == "[DONE]" {
-                    self.done = true;
-                    continue;
-                }
-                let chunk: Value = serde_json::from_str(data).with_context(|| format!("not JSON: {data}"))?;
-                if let Some(message) = chunk["error"]["message"].as_str() {
-                    bail!("the server failed during the answer: {message}");
-                }
-                return Ok(Some(chunk));
-            }
-            let read = match self.ended.take() {
-                Some(ended) => ended,
-                None => self.response.chunk().await,
-            };
-            let Some(bytes) = read.context("the answer was interrupted")? else {
-                return Ok(None);
-            };
-            self.reads += 1;
-            self.buffer.extend_from_slice(&bytes);
-            self.read_available().await;
-        }
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let focus = args.around.as_deref().map(focus).transpose()?;
+    let client = objects::client(args.kubeconfig).await?;
+    let namespace = objects::namespace(args.namespace, &client);
+    let found = read(&client, &namespace).await?;
+    if let Some(focus) = &focus
+        && !found.has(focus)
+    {
+        let missing = anyhow!("namespace {namespace} has no {focus}, and no event about it");
+        return Err(missing.into());
     }
+    let now = Clock::System.now();
+    let since = now.checked_sub(args.since).unwrap_or(Timestamp::MIN);
+    let timeline = Timeline::new(&found, focus.as_ref(), since);
+    args.output.print(&timeline, || Ok(text(&timeline)))?;
+    Ok(())
+}
 
-    /// Reads everything that has already arrived, so that it counts as one network read. The
-    /// connection's task delivers chunks one by one; on a single-threaded runtime it delivers the
-    /// next chunk when it is scheduled.
-    async fn read_available(&mut self) {
-        loop {
-            tokio::task::yield_now().await;
-            match self.response.chunk().now_or_never() {
-                Some(Ok(Some(bytes))) => self.buffer.extend_from_slice(&bytes),
-                ended => {
-                    self.ended = ended;
-                    return;
-                }
-            }
-        }
+fn text(timeline: &Timeline) -> String {
+    let mut table = Table::new(["TIME", "OBJECT", "FROM", "REASON", "MESSAGE"]);
+    for entry in &timeline.entries {
+        table.add_row([
+            entry.time.to_string(),
+            entry.object.clone(),
+            entry.from.to_string(),
+            entry.reason.clone(),
+            entry.message.clone(),
+        ]);
     }
+    match table.is_empty() {
+        true => "No events, changed conditions or exits in this period.\n".to_owned(),
+        false => format!("{table}\n"),
+    }
+}
 
-    /// Returns the number of the network read that delivered the last chunk, on a single-threaded
-    /// runtime. Chunks of one read have no meaningful time between them.
-    pub(super) fn reads(&self) -> u64 {
-        self.reads
-    }
+/// Parses the object of `--around`.
+fn focus(text: &str) -> Result<Focus, Failure> {
+    let kind = text.split_once('/').map_or("", |(kind, _)| kind);
+    let is = |found: Result<&str, Failure>| found.ok().filter(|_| !kind.is_empty()).map(str::to_owned);
+    let deployment = is(objects::name_of::<ModelDeployment>(text)).map(Focus::Deployment);
+    let replica = || is(objects::name_of::<ModelReplica>(text)).map(Focus::Replica);
+    let node = || is(objects::name_of::<FleetNode>(text)).map(Focus::Node);
+    deployment.or_else(replica).or_else(node).ok_or_else(|| {
+        let wrong = anyhow!("--around {text}: must be mdep/NAME, mrep/NAME or mac/NAME");
+        Failure::new(ExitStatus::Usage, wrong)
+    })
+}
 
-    /// Returns true if the server has sent `[DONE]`.
-    pub(super) fn is_done(&self) -> bool {
-        self.done
+async fn read(client: &Client, namespace: &str) -> Result<Objects, ApiError> {
+    let mut events = list::<Event>(Api::namespaced(client.clone(), namespace)).await?;
+    if namespace != CLUSTER_NAMESPACE {
+        let of_nodes = list::<Event>(Api::namespaced(client.clone(), CLUSTER_NAMESPACE)).await?;
+        events.extend(of_nodes.into_iter().filter(timeline::is_about_a_node));
     }
+    Ok(Objects {
+        deployments: list(Api::namespaced(client.clone(), namespace)).await?,
+        replicas: list(Api::namespaced(client.clone(), namespace)).await?,
+        nodes: list(Api::all(client.clone())).await?,
+        events,
+    })
+}
+
+async fn list<K>(api: Api<K>) -> Result<Vec<K>, ApiError>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    Ok(api.list(&ListParams::default()).await?.items)
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
-
     use super::*;
 
-    const HEAD: &str =
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-    const END: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
-
-    fn pieces(count: usize) -> String {
-        "f\r\ndata: {\"a\": 1}\n\r\n1\r\n\n\r\n".repeat(count)
+    #[test]
+    fn parses_the_object_of_a_timeline() {
+        let parse = |text| focus(text).map(|focus| focus.to_string());
+        assert_eq!(parse("mdep/guide").unwrap(), "ModelDeployment guide");
+        assert_eq!(parse("modelreplica/guide-1").unwrap(), "ModelReplica guide-1");
+        assert_eq!(parse("mac/mini-1").unwrap(), "FleetNode mini-1");
+        for wrong in ["guide", "pod/guide", "mdep/", ""] {
+            let failure = parse(wrong).unwrap_err();
+            assert_eq!(failure.status, ExitStatus::Usage, "{wrong}");
+        }
     }
 
-    /// HTTP chunks are not network reads: a server may write many at once.
-    #[tokio::test]
-    async fn chunks_that_arrive_together_count_as_one_read() {
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let (response, accepted) = tokio::join!(client.get(&url).send(), async {
-            let (mut connection, _) = listener.accept().await.unwrap();
-            assert!(connection.read(&mut [0; 1024]).await.unwrap() > 0);
-            connection.write_all(HEAD.as_bytes()).await.unwrap();
-            connection
-        });
-        let (mut events, mut connection) = (Events::new(response.unwrap()), accepted);
-        for (reads, count) in [(1, 16), (2, 1), (3, 40)] {
-            connection.write_all(pieces(count).as_bytes()).await.unwrap();
-            for _ in 0..count {
-                assert_eq!(events.next().await.unwrap().unwrap()["a"], 1);
-                assert_eq!(events.reads(), reads);
-            }
+    #[test]
+    fn parses_periods() {
+        assert_eq!(period("90m"), Ok(Duration::from_secs(5_400)));
+        for wrong in ["", "0s", "3", "3d"] {
+            period(wrong).unwrap_err();
         }
-        connection.write_all(END.as_bytes()).await.unwrap();
-        assert_eq!(events.next().await.unwrap(), None);
-        assert!(events.is_done());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use anyhow::Context;
 use camino::Utf8PathBuf;
@@ -17,12 +18,17 @@ use rooflet_apiserver::InFlightLimits;
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
+use rooflet_base::quantity::parse_duration;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
 use rooflet_gateway::{AccessLog, GatewayAccess};
 use rooflet_host::{Host, sleep};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_simulation::{Scenario, machines};
+
+/// Limits of `--event-ttl`.
+const MIN_EVENT_TTL: Duration = Duration::from_secs(60);
+const MAX_EVENT_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Arguments of `rooflet server`.
 #[derive(Debug, clap::Args)]
@@ -77,6 +83,10 @@ pub(crate) struct Args {
     /// status 429.
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
+    /// Retention of events after they last occurred, such as 24h. The server keeps at most 16 MiB of
+    /// events.
+    #[arg(long, default_value = "168h", value_name = "DURATION", value_parser = event_ttl)]
+    event_ttl: Duration,
     /// Node-loss reserve: place replicas so that the replicas of any N nodes fit on the remaining
     /// nodes.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -119,6 +129,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             requests: args.max_requests_inflight,
             mutating_requests: args.max_mutating_requests_inflight,
         },
+        event_ttl: args.event_ttl,
         reserve_node_failures: args.reserve_node_failures.into(),
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
         gateway_access: GatewayAccess {
@@ -143,6 +154,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     server::wait(&tasks)
         .await
         .map_err(|err| Failure::from(anyhow::Error::from(err)))
+}
+
+/// Parses the retention of events.
+fn event_ttl(text: &str) -> Result<Duration, &'static str> {
+    let ttl =
+        parse_duration(text).filter(|ttl| !text.is_empty() && (MIN_EVENT_TTL..=MAX_EVENT_TTL).contains(ttl));
+    ttl.ok_or("must be a duration from 1m to 8760h, such as 24h")
 }
 
 /// Returns the kubeconfig of another API server, if one is configured. `is_set` is true if
@@ -189,6 +207,14 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn event_ttl_is_between_a_minute_and_a_year() {
+        assert_eq!(event_ttl("168h"), Ok(Duration::from_secs(7 * 24 * 3600)));
+        for wrong in ["", "0s", "59s", "8761h", "7d", "24"] {
+            event_ttl(wrong).unwrap_err();
+        }
+    }
 
     #[test]
     fn configured_api_server_is_used() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
@@ -27,6 +28,9 @@ use rooflet_process::logs::Log;
 
 /// Timeout until the control plane answers.
 const SERVER_READY: Duration = Duration::from_secs(60);
+/// Timeout until the gateway accepts connections, and interval of attempts.
+const GATEWAY_READY: Duration = Duration::from_secs(60);
+const GATEWAY_POLL: Duration = Duration::from_millis(50);
 /// Timeout until the agent has registered and measured its machine.
 const NODE_READY: Duration = Duration::from_secs(180);
 /// Timeout until an applied deployment is ready.
@@ -131,7 +135,7 @@ async fn watch(events: &mut mpsc::Receiver<ChildEvent>) -> Failure {
             }
         }
     }
-    // The channel closes only after both children were stopped on request.
+    // The channel closes only after all children were stopped on request.
     std::future::pending().await
 }
 
@@ -162,12 +166,10 @@ async fn bring_up(
         layout.listen
     ));
 
-    children.push(Supervised::start(
-        layout.agent(),
-        clock.clone(),
-        tasks,
-        events.clone(),
-    ));
+    for child in [layout.gateway(), layout.agent()] {
+        children.push(Supervised::start(child, clock.clone(), tasks, events.clone()));
+    }
+    gateway_listens(layout.gateway_listen).await?;
     ui::progress("agent: waiting for this machine to register and to measure its memory bandwidth …");
     for line in cluster.node_ready(&layout.node_name, NODE_READY).await? {
         ui::progress(&line);
@@ -208,6 +210,17 @@ async fn bring_up(
         next_steps(layout, model.as_deref().unwrap_or("NAME"));
     }
     Ok(())
+}
+
+/// Waits until the gateway accepts connections.
+async fn gateway_listens(address: SocketAddr) -> anyhow::Result<()> {
+    let connect = async {
+        while TcpStream::connect(address).await.is_err() {
+            tokio::time::sleep(GATEWAY_POLL).await;
+        }
+    };
+    let outcome = tokio::time::timeout(GATEWAY_READY, connect).await;
+    outcome.with_context(|| format!("the gateway does not listen on {address}; see its log"))
 }
 
 fn next_steps(layout: &Layout, model: &str) {
@@ -292,17 +305,35 @@ impl Layout {
     fn server(&self) -> ChildSpec {
         let args = [
             "server".into(),
+            "--roles=apiserver,controller".into(),
             "--stop-with-stdin".into(),
             format!("--data-dir={}", self.data_dir.join("server")),
             format!("--listen={}", self.listen),
-            format!("--gateway-listen={}", self.gateway_listen),
             format!("--kubeconfig-out={}", self.kubeconfig),
-            format!("--allowed-origins={}", self.allowed_origins),
         ];
         ChildSpec {
             name: "server",
             args: self.with_common(args.into()),
             log: Log::new(self.data_dir.join("logs/server.log")),
+        }
+    }
+
+    /// Returns the gateway. It has a process of its own, so that its streams outlive the control
+    /// plane.
+    fn gateway(&self) -> ChildSpec {
+        let args = [
+            "server".into(),
+            "--roles=gateway".into(),
+            "--stop-with-stdin".into(),
+            format!("--data-dir={}", self.data_dir.join("server")),
+            format!("--gateway-listen={}", self.gateway_listen),
+            format!("--kubeconfig={}", self.kubeconfig),
+            format!("--allowed-origins={}", self.allowed_origins),
+        ];
+        ChildSpec {
+            name: "gateway",
+            args: self.with_common(args.into()),
+            log: Log::new(self.data_dir.join("logs/gateway.log")),
         }
     }
 

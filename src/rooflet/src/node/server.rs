@@ -10,12 +10,13 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::data_dir;
+use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
 use super::status_server;
 use super::traces;
 use rooflet_api::crd;
 use rooflet_apiserver::{
-    ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits, StartApiServerError,
+    ApiServer, ApiServerConfig, CertificateSigners, EventRetention, InFlightLimits, StartApiServerError,
 };
 use rooflet_artifact::remote::HubAccess;
 use rooflet_authorizer::NodeAuthorizer;
@@ -23,7 +24,6 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::{Tasks, TasksError};
-use rooflet_client as client;
 use rooflet_client::{ConnectError, KubeconfigSource};
 use rooflet_controller as controller;
 use rooflet_controller::ControllerConfig;
@@ -67,6 +67,8 @@ pub(crate) struct ServerConfig {
     pub(crate) roles: Vec<Role>,
     /// Limits of concurrent requests to the API server.
     pub(crate) in_flight: InFlightLimits,
+    /// Retention of events after they last occurred.
+    pub(crate) event_ttl: Duration,
     /// Node-loss reserve: number of nodes whose replicas must fit on the remaining nodes.
     pub(crate) reserve_node_failures: usize,
     /// Access to the model hub of `hf://` sources.
@@ -173,7 +175,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         }
         return Ok(());
     }
-    let client = client::connect(&api_server, &clock).await?;
+    let client = follow(&api_server, &clock, tasks).await?;
     if has(Role::Controller) {
         let config = ControllerConfig {
             identity: identity(&Host::Native.identity().hostname, &config.roles, &config.data_dir),
@@ -246,6 +248,10 @@ async fn start_api_server(
         users: Some(users),
         signers: Some(signers),
         in_flight: config.in_flight,
+        events: EventRetention {
+            lifetime: config.event_ttl,
+            ..EventRetention::default()
+        },
         authorizers: vec![Arc::new(NodeAuthorizer)],
         policies: vec![Arc::new(NodeAuthorizer)],
         cluster_roles: rooflet_authorizer::cluster_roles(),

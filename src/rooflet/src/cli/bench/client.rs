@@ -7,7 +7,7 @@ use reqwest::StatusCode;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-use super::super::events::Events;
+use super::event_stream::Events;
 use crate::benchmark::Sample;
 use rooflet_api::wire::WorkerStatus;
 use rooflet_base::clock::Clock;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::super::events::Events;
+use super::super::bench::event_stream::Events;
 use super::super::ui;
 use rooflet_base::clock::Clock;
 
