@@ -10,6 +10,7 @@ mod console;
 mod faults;
 mod fit_roofline;
 mod generate;
+mod image;
 mod setup;
 mod simulate;
 mod soak;
@@ -45,6 +46,7 @@ usage: cargo xtask VERB
   bench-roofline [ARG]  compare predicted and measured decode speed on this machine; ARGs are passed to
                         `rooflet bench-roofline`
   structure             check layers, import cycles, sizes and public items of the source tree
+  image                 build the file tree of the control plane's image; see manifests/Containerfile
   check-macos           compile the Metal kernels with libclang, and lint the code for macOS with clippy
 ";
 
@@ -71,6 +73,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
+        ["image"] => image::run().map(|outcome| report(&outcome)),
         ["structure"] => structure::run().map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
         ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},

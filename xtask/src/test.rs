@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, setup, structure, test_kubernetes,
+    faults, image, setup, structure, test_kubernetes,
 };
 
 struct Check {
@@ -23,7 +23,7 @@ struct Check {
 }
 
 /// Checks that run only with `--all` or by name, because they take minutes and rarely fail alone.
-const SLOW: [&str; 3] = ["kubernetes", "faults", "macos"];
+const SLOW: [&str; 4] = ["kubernetes", "image", "faults", "macos"];
 
 /// Checks to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +79,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "kubernetes",
         run: test_kubernetes::check,
+    },
+    Check {
+        name: "image",
+        run: image::check,
     },
     Check {
         name: "faults",
