@@ -335,6 +335,19 @@ fn invalid_command_line_exits_with_2() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(!output.stderr.is_empty());
     }
+    for args in [
+        &["server", "--gateway-listen=0.0.0.0:7480"][..],
+        &["agent", "--manifest-dir=.", "--listen=192.0.2.7:7500"],
+        &["up", "--gateway-listen=0.0.0.0:7480"],
+    ] {
+        let output = Command::new(rooflet()).args(args).output();
+        let output = output.expect("the binary starts");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        let flag = args.last().expect("arguments").replace('=', " ");
+        assert!(message.contains(&flag), "{message}");
+        assert!(message.contains("add --allow-anonymous"), "{message}");
+    }
     for (chip, memory, expected) in [
         (
             "M9",

@@ -209,7 +209,10 @@ fn disconnected_node_breaks_only_its_open_streams() {
     });
     let Some(cluster) = started else { return };
     let _stays = cluster.agent("node-1", &[]);
-    let listen = [format!("--listen={}:0", netns.inner_address())];
+    let listen = [
+        format!("--listen={}:0", netns.inner_address()),
+        "--allow-anonymous".to_owned(),
+    ];
     let _cut_off = cluster.agent_with("node-2", &listen, |args, log| netns.start(args, log));
     check_node_loss(&cluster, "node-2", || netns.cut());
 }

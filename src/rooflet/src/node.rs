@@ -1,6 +1,7 @@
 //! Composition: binds listeners, builds the roles of a process from their configuration, and waits
 //! for their end.
 
+pub(crate) mod anonymous;
 pub(crate) mod data_dir;
 mod kubeconfig;
 pub(crate) mod listeners;

@@ -8,6 +8,7 @@ use camino::Utf8PathBuf;
 use kube::Client;
 
 use super::{Failure, doctor};
+use crate::node::anonymous::AllowAnonymous;
 use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
@@ -51,6 +52,8 @@ pub(crate) struct Args {
     /// Address of the agent's HTTP server. Port 0 selects a free port.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    #[command(flatten)]
+    anonymous: AllowAnonymous,
     /// Web origins that may send requests to this agent, such as `https://chat.example.com`; `*`
     /// for all. Pages of this machine (localhost) and of installed apps are always allowed. Clients
     /// other than browsers are not restricted.
@@ -154,6 +157,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             args.listen
         )));
     }
+    args.anonymous
+        .check("--listen", args.listen)
+        .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
     let host = match (&args.recorded, &args.simulated_chip, args.simulated_memory) {
         (Some(file), ..) => {
             let (_, facts) =

@@ -117,7 +117,7 @@ fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
             false => "0.0.0.0",
         };
         line.push_str(&format!(
-            " --listen {any}:{AGENT_PORT} --advertise-address {own_address}"
+            " --listen {any}:{AGENT_PORT} --advertise-address {own_address} --allow-anonymous"
         ));
     }
     line
@@ -132,7 +132,7 @@ mod tests {
         let line = |address: &str| agent_line("/state".into(), address.parse().expect("an address"));
         assert_eq!(
             line("192.0.2.7"),
-            "rooflet agent --model-dir DIR --state-dir /state --listen 0.0.0.0:7500 --advertise-address 192.0.2.7"
+            "rooflet agent --model-dir DIR --state-dir /state --listen 0.0.0.0:7500 --advertise-address 192.0.2.7 --allow-anonymous"
         );
         assert_eq!(
             line("127.0.0.1"),

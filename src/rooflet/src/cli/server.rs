@@ -8,6 +8,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use super::Failure;
+use crate::node::anonymous::AllowAnonymous;
 use crate::node::own_log;
 use crate::node::server;
 use crate::node::server::{Role, ServerConfig, StartServerError};
@@ -47,6 +48,8 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    #[command(flatten)]
+    anonymous: AllowAnonymous,
     /// Address of `/health` and `/metrics`, for processes without the role gateway, which serves
     /// both at its own address.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -106,6 +109,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    if args.roles.contains(&Role::Gateway) {
+        args.anonymous
+            .check("--gateway-listen", args.gateway_listen)
+            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    }
     let fleet = simulated(&args).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;

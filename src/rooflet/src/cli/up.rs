@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
 use super::{Failure, ui};
+use crate::node::anonymous::AllowAnonymous;
 use crate::node::data_dir;
 use crate::node::listeners::BindError;
 use crate::node::shutdown;
@@ -53,6 +54,8 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    #[command(flatten)]
+    anonymous: AllowAnonymous,
     /// Web origins that may send requests to gateway and agent, such as `https://chat.example.com`;
     /// `*` for all. Pages of this machine (localhost) and of installed apps are always allowed.
     /// Clients other than browsers are not restricted.
@@ -257,6 +260,9 @@ struct Layout {
 
 impl Layout {
     fn prepare(args: &Args) -> Result<Self, Failure> {
+        args.anonymous
+            .check("--gateway-listen", args.gateway_listen)
+            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
         let config = |error: anyhow::Error| Failure::new(ExitStatus::Config, error);
         let data_dir = camino::absolute_utf8(&args.data_dir).map_err(|err| config(err.into()))?;
         let create = |directory: &Utf8Path| {
@@ -330,9 +336,11 @@ impl Layout {
             format!("--kubeconfig={}", self.kubeconfig),
             format!("--allowed-origins={}", self.allowed_origins),
         ];
+        // Verified by `Layout::prepare`.
+        let consent = (!self.gateway_listen.ip().is_loopback()).then(|| "--allow-anonymous".to_owned());
         ChildSpec {
             name: "gateway",
-            args: self.with_common(args.into()),
+            args: self.with_common(args.into_iter().chain(consent).collect()),
             log: Log::new(self.data_dir.join("logs/gateway.log")),
         }
     }

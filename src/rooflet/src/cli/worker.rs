@@ -7,9 +7,11 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tracing::warn;
 
 use super::Failure;
+use crate::node::anonymous::AllowAnonymous;
 use crate::node::{shutdown, traces};
 use rooflet_api::wire::TerminationMessage;
 use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
 use rooflet_base::quantity;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
@@ -30,6 +32,8 @@ pub(crate) struct Args {
     /// Listen on this TCP address.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
+    #[command(flatten)]
+    anonymous: AllowAnonymous,
     /// Listen on this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
@@ -98,7 +102,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let listen = match (args.socket, args.listen) {
         (Some(path), _) => Listen::Unix(path),
-        (None, Some(address)) => Listen::Tcp(address),
+        (None, Some(address)) => {
+            args.anonymous
+                .check("--listen", address)
+                .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+            Listen::Tcp(address)
+        }
         (None, None) => unreachable!("the argument group requires one of both"),
     };
     // Spans are recorded until the last request has ended, and exported afterwards.
