@@ -219,7 +219,7 @@ proptest! {
     }
 
     /// Vertices of a linear program often assign all load to one replica. A plan must not contain idle
-    /// replicas on nodes with capacity.
+    /// replicas on nodes with more than 1 % free capacity.
     #[test]
     fn frugal_placement_has_no_unnecessarily_idle_replicas(instance in instances(2, 3, 4)) {
         let capacity = search::capacity(&instance);
@@ -230,7 +230,7 @@ proptest! {
                 for (k, share) in group.replicas.iter().enumerate() {
                     let full = rows.iter().any(|row| {
                         let load: f64 = row.terms.iter().zip(&group.replicas).map(|(t, share)| t * share.rate).sum();
-                        row.terms[k] > 0.0 && load >= row.room * (1.0 - 1e-6) - 1e-6
+                        row.terms[k] > 0.0 && load >= row.room * 0.99 - 1e-6
                     });
                     let asked = instance.models[share.model].rate > 0.0;
                     prop_assert!(!asked || share.rate > 0.0 || full, "{frugal:?}");
