@@ -241,7 +241,7 @@ fn flag(schema: &Value, key: &str) -> bool {
     schema[key].as_bool().unwrap_or_default()
 }
 
-/// Returns true for atomic objects, false for granular ones, `None` if the schema does not say.
+/// Returns true for atomic objects, false for granular ones, `None` if the schema does not specify it.
 fn map_relationship(schema: &Value) -> Option<bool> {
     match schema["x-kubernetes-map-type"].as_str() {
         Some("atomic") => Some(true),

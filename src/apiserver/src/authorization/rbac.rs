@@ -58,7 +58,7 @@ struct Binding {
 struct Subject {
     kind: SubjectKind,
     name: String,
-    /// Of a service account; empty for the binding's namespace.
+    /// Namespace of a service account; empty for the binding's namespace.
     namespace: String,
 }
 

@@ -128,7 +128,7 @@ pub(super) struct Single<'a> {
     pub(super) on: On<'a>,
 }
 
-/// What a single rule applies to.
+/// Requests to which a single rule applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum On<'a> {
     Resource {
