@@ -1,5 +1,7 @@
 //! Roles and access reviews with kubectl.
 
+mod keys;
+
 use crate::harness::{Cluster, Kubectl};
 
 /// Starts the API server with kubectl of the administrator and of alice, a member of team-a.

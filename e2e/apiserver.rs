@@ -259,3 +259,53 @@ fn kubectl_creates_built_in_kinds_and_impersonates() {
         .run("get configmaps --as=alice --as-group=system:masters")
         .ok();
 }
+
+/// Returns whether a file contains a text.
+fn file_contains(path: &std::path::Path, text: &str) -> bool {
+    let content = std::fs::read(path).expect("the file");
+    content.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+#[test]
+fn secrets_are_encrypted_in_the_file() {
+    let Some(mut server) = start(&[]) else { return };
+    let store = server.scratch.join("data/store.redb");
+    let key = server.scratch.join("data/secrets-key");
+    server
+        .kubectl
+        .run("create secret generic hub --from-literal=token=swordfish")
+        .ok();
+    server
+        .kubectl
+        .run("create configmap plain --from-literal=text=daylight")
+        .ok();
+    // `swordfish` in base64, as in the object.
+    let encoded = "c3dvcmRmaXNo";
+    let read = |server: &Cluster| {
+        let secret = server.kubectl.json("secret hub").expect("the Secret");
+        assert_eq!(secret["data"]["token"], encoded);
+    };
+    read(&server);
+    assert!(file_contains(&store, "daylight") && !file_contains(&store, encoded));
+    let before = std::fs::read_to_string(&key).expect("the key");
+    server.restart();
+    read(&server);
+    server.stop();
+    server.start_again_with(&["--rotate-secrets-key"]);
+    read(&server);
+    let after = std::fs::read_to_string(&key).expect("the key");
+    assert!(
+        before != after && after.lines().count() == 1,
+        "the key was not replaced"
+    );
+    server.stop();
+    // Without its key, the server does not start, and the file stays.
+    std::fs::write(&key, before).expect("written");
+    let stored = std::fs::read(&store).expect("the file");
+    let refused = server.fails_to_start();
+    assert!(refused.contains("restore the key file"), "{refused}");
+    assert!(std::fs::read(&store).expect("the file") == stored);
+    std::fs::write(&key, after).expect("written");
+    server.start_again();
+    read(&server);
+}

@@ -93,6 +93,24 @@ impl Cluster {
         });
     }
 
+    /// Starts a terminated server once with additional arguments.
+    pub(crate) fn start_again_with(&mut self, args: &[&str]) {
+        let before = self.args.clone();
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self.start_again();
+        self.args = before;
+    }
+
+    /// Starts a terminated server, which must fail. Returns its error output.
+    pub(crate) fn fails_to_start(&self) -> String {
+        let output = Command::new(rooflet())
+            .args(&self.args)
+            .output()
+            .expect("the binary starts");
+        assert!(!output.status.success(), "the server started");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// Starts the agent of a node, without the probe.
     pub(crate) fn agent(&self, node: &str, more: &[String]) -> Process {
         let mut args = self.agent_args(node);

@@ -49,6 +49,8 @@ pub(crate) struct Http {
     base: String,
     runtime: tokio::runtime::Runtime,
     client: reqwest::Client,
+    /// Header of every request.
+    header: Option<(&'static str, String)>,
 }
 
 impl Http {
@@ -75,12 +77,21 @@ impl Http {
             base: base.into(),
             runtime,
             client,
+            header: None,
         }
     }
 
     /// Creates a second client for the same URL, for another thread.
     pub(crate) fn duplicate(&self) -> Self {
         Self::new(self.base.clone())
+    }
+
+    /// Creates a second client for the same URL, which sends a header with every request.
+    pub(crate) fn with_header(&self, name: &'static str, value: &str) -> Self {
+        Self {
+            header: Some((name, value.to_owned())),
+            ..self.duplicate()
+        }
     }
 
     pub(crate) fn get(&self, path: &str) -> Result<HttpResponse, String> {
@@ -140,6 +151,10 @@ impl Http {
     }
 
     fn send(&self, request: reqwest::RequestBuilder) -> Result<HttpResponse, String> {
+        let request = match &self.header {
+            Some((name, value)) => request.header(*name, value),
+            None => request,
+        };
         self.runtime.block_on(async {
             let response = request.send().await.map_err(|err| format!("{err:?}"))?;
             let (status, headers) = (response.status().as_u16(), response.headers().clone());

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use kube::CustomResourceExt;
 
 use super::v1alpha1::{
-    CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
+    ApiKey, CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
 };
 use rooflet_base::yaml;
 use rooflet_base::yaml::YamlError;
@@ -21,6 +21,7 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         FleetNode::crd(),
         PerformanceClaim::crd(),
         CapacityPlan::crd(),
+        ApiKey::crd(),
     ];
     definitions.into_iter().map(without_unsigned_formats).collect()
 }

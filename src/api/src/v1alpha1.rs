@@ -4,6 +4,7 @@
     reason = "the derive KubeSchema copies each struct into a function, where no `pub` is reachable"
 )]
 
+mod api_key;
 mod autoscaling;
 mod capacity_plan;
 mod count_or_percent;
@@ -19,6 +20,7 @@ mod probe;
 mod routing;
 mod strategy;
 
+pub use api_key::*;
 pub use autoscaling::*;
 pub use capacity_plan::*;
 pub use count_or_percent::*;

@@ -84,6 +84,8 @@ pub(crate) struct Facts {
 
 pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
 pub(crate) const CSR_STORAGE: &str = "/certificates.k8s.io/certificatesigningrequests/";
+/// Prefix of the keys of Secrets in the store.
+pub const SECRET_STORAGE: &str = "/core/secrets/";
 pub(crate) const NAMESPACE_STORAGE: &str = "/core/namespaces/";
 pub(crate) const SERVICE_ACCOUNT_STORAGE: &str = "/core/serviceaccounts/";
 pub(crate) const ROLE_STORAGE: &str = "/rbac.authorization.k8s.io/roles/";
@@ -203,7 +205,7 @@ impl BuiltIn {
                 singular: "secret",
                 kind: "Secret",
                 definition: "io.k8s.api.core.v1.Secret",
-                storage: "/core/secrets/",
+                storage: SECRET_STORAGE,
                 ..CORE
             },
             Self::ServiceAccount => Facts {

@@ -44,6 +44,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use builtin::SECRET_STORAGE;
 pub use controller::certificates::CertificateSigners;
 pub use controller::expiry::EventRetention;
 pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};

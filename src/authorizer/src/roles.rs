@@ -7,6 +7,8 @@ const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 /// Kinds that users write. The controller and the agents write the others.
 const WRITTEN_BY_USERS: &[&str] = &["modeldeployments", "capacityplans", "performanceclaims"];
+/// Kinds that administrators write: a user with `edit` must not raise limits.
+const WRITTEN_BY_ADMINISTRATORS: &[&str] = &["apikeys"];
 
 /// Returns the ClusterRoles that an API server with rooflet's kinds has.
 pub fn cluster_roles() -> Vec<Value> {
@@ -17,6 +19,7 @@ pub fn cluster_roles() -> Vec<Value> {
     let rule = |verbs: &[&str], resources: &[&str]| json!({"verbs": verbs, "apiGroups": [api::GROUP], "resources": resources});
     let all = [
         WRITTEN_BY_USERS,
+        WRITTEN_BY_ADMINISTRATORS,
         &["modelrevisions", "modelreplicas", "fleetnodes"],
     ]
     .concat();
@@ -42,6 +45,11 @@ pub fn cluster_roles() -> Vec<Value> {
                 // A deleted replica is replaced.
                 rule(&["delete", "deletecollection"], &["modelreplicas"]),
             ]),
+        ),
+        role(
+            "rooflet:aggregate-to-admin",
+            "admin",
+            json!([rule(WRITE, WRITTEN_BY_ADMINISTRATORS)]),
         ),
     ]
 }

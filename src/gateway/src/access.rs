@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 use tracing::info;
 
+use crate::keys::{KeyIdentity, KeyUse};
 use crate::routing::affinity::stable_hash;
 use crate::routing::length::Length;
 use rooflet_base::mutex::lock;
@@ -55,8 +56,10 @@ pub(crate) struct AccessEntry {
 struct Facts {
     request_id: String,
     client: String,
-    /// Hash of the API key.
+    /// Namespace and name of the API key, or a hash of a key that is not of the fleet.
     key: String,
+    /// Permission of the API key; the key's request ends when the facts are dropped.
+    key_use: Option<KeyUse>,
     path: String,
     /// Model of the fleet; empty if the requested model is unknown.
     model: String,
@@ -73,6 +76,7 @@ impl AccessEntry {
         path: &str,
         headers: &HeaderMap,
         client: Option<std::net::IpAddr>,
+        identity: Option<&KeyIdentity>,
     ) -> Self {
         let header = |name: &str| headers.get(name);
         let key = header("authorization").or_else(|| header("x-api-key"));
@@ -82,9 +86,12 @@ impl AccessEntry {
             facts: Arc::new(Mutex::new(Facts {
                 request_id: id.unwrap_or_default().to_owned(),
                 client: client.map(|address| address.to_string()).unwrap_or_default(),
-                key: key
-                    .map(|key| format!("{:016x}", stable_hash(key.as_bytes())))
-                    .unwrap_or_default(),
+                key: match identity {
+                    Some(identity) => identity.to_string(),
+                    None => key
+                        .map(|key| format!("{:016x}", stable_hash(key.as_bytes())))
+                        .unwrap_or_default(),
+                },
                 path: path.to_owned(),
                 ..Facts::default()
             })),
@@ -110,6 +117,19 @@ impl AccessEntry {
             Length::Counted(tokens) => Some(tokens),
             Length::Estimated(_) => None,
         };
+    }
+
+    /// Keeps the permission of the API key until the request ends.
+    pub(crate) fn set_key_use(&self, key_use: KeyUse) {
+        lock(&self.facts).key_use = Some(key_use);
+    }
+
+    /// Charges the tokens of the request to its API key. `prompt_tokens` is `None` if the response
+    /// does not state them.
+    pub(crate) fn charge(&self, prompt_tokens: Option<u64>, length: Length) {
+        if let Some(key_use) = &mut lock(&self.facts).key_use {
+            key_use.charge(prompt_tokens, length);
+        }
     }
 
     /// Writes the line. `status` is `None` if the client disconnected before the end.
@@ -161,7 +181,7 @@ mod tests {
     fn entry_has_no_secret() {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", http::HeaderValue::from_static("Bearer secret"));
-        let entry = AccessEntry::new(AccessLog::All, "/v1/chat/completions", &headers, None);
+        let entry = AccessEntry::new(AccessLog::All, "/v1/chat/completions", &headers, None, None);
         assert!(!format!("{entry:?}").contains("secret"));
         assert_eq!(lock(&entry.facts).key.len(), 16);
     }

@@ -9,12 +9,14 @@
 //! - While the API server is unreachable, the gateway serves with its last routing table.
 //! - A request is retried on another replica only before the first token of its response.
 //! - Prompts are stored as hashes only, and never logged.
+//! - Secrets of API keys are neither stored, logged nor forwarded.
 
 mod access;
 pub mod bench;
 mod demand;
 mod dispatch;
 mod headers;
+mod keys;
 mod metrics;
 mod queue;
 mod request;
@@ -50,6 +52,7 @@ pub use request_router::{Assignment, Decision, QueuedRequest, RequestRouter};
 pub use routes::MAX_TRIES;
 
 use demand::DemandReporter;
+use keys::{KeyMetrics, Keys};
 use metrics::GatewayMetrics;
 use routes::Gateway;
 use routing::index::RouteIndex;
@@ -57,7 +60,8 @@ use routing::table::RoutingTable;
 
 /// Registers all metrics of the gateway without starting it. The reference of metrics lists them.
 pub fn register_metrics(registry: &Registry) -> Result<()> {
-    GatewayMetrics::register(registry).map(drop)
+    GatewayMetrics::register(registry)?;
+    KeyMetrics::register(registry).map(drop)
 }
 
 /// Access of clients to the gateway.
@@ -65,6 +69,8 @@ pub fn register_metrics(registry: &Registry) -> Result<()> {
 pub struct GatewayAccess {
     /// Web origins whose pages may send requests.
     pub allowed_origins: AllowedOrigins,
+    /// True if every request needs an API key.
+    pub requires_keys: bool,
     pub log: AccessLog,
 }
 
@@ -83,15 +89,24 @@ pub fn serve(
     let metrics = GatewayMetrics::register(registry)?;
     let table_rx = watch_routes(tasks, client.clone(), &clock);
     let room = BodyRoom::new(MAX_KEPT_BODY_BYTES);
-    let gateway = Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone())
-        .with_tracer(tracer)
-        .with_access_log(access.log);
     let address = listener.local_addr().ok();
     let hostname = Host::Native.identity().hostname;
     let identity = format!(
         "{hostname}_{}",
         address.map(|address| address.to_string()).unwrap_or_default()
     );
+    let keys = Keys::watch(
+        tasks,
+        client.clone(),
+        &identity,
+        access.requires_keys,
+        clock.clone(),
+        KeyMetrics::register(registry)?,
+    );
+    let gateway = Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone())
+        .with_tracer(tracer)
+        .with_access_log(access.log)
+        .with_keys(keys);
     let origin_rules = OriginRules::new(access.allowed_origins, address, [hostname]);
     let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));

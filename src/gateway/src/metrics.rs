@@ -207,6 +207,11 @@ impl Measure {
         self.access.set_length(length);
     }
 
+    /// Charges the tokens of a complete or incomplete response to the request's API key.
+    pub(super) fn charge(&self, prompt_tokens: Option<u64>, length: Length) {
+        self.access.charge(prompt_tokens, length);
+    }
+
     fn elapsed(&self) -> Duration {
         self.clock.instant() - self.started_at
     }

@@ -1,12 +1,11 @@
 //! Request handling: reads a request, routes it to a replica, and retries or falls back on failure.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use futures::future::{Either, select};
@@ -18,8 +17,10 @@ use tracing::debug;
 use super::access::{AccessEntry, AccessLog};
 use super::dispatch::{Dispatcher, Slot};
 use super::headers;
+use super::keys::{KeyIdentity, Keys};
 use super::metrics::GatewayMetrics;
 use super::state::{ModelKey, Refusal};
+use crate::request::client_address::client_address;
 use crate::request::incoming::Incoming;
 use crate::request::info::RequestInfo;
 use crate::response::body::{BufferedBody, buffer_until_first_token};
@@ -29,7 +30,7 @@ use crate::response::outcome::{
 };
 use crate::response::refusal;
 use crate::routing::health::Fault;
-use crate::routing::table::{Model, RoutingTable, Target};
+use crate::routing::table::{LookupError, Model, RoutingTable, Target};
 use rooflet_api::wire::replica_id_of;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
@@ -62,6 +63,7 @@ pub(super) struct Gateway {
     registry: Registry,
     tracer: Tracer,
     access_log: AccessLog,
+    keys: Keys,
 }
 
 impl Gateway {
@@ -74,6 +76,7 @@ impl Gateway {
     ) -> Self {
         Self {
             dispatcher: Dispatcher::new(table_rx.clone(), clock.clone(), metrics.clone()),
+            keys: Keys::none(clock.clone()),
             table_rx,
             proxy: Proxy::new(),
             body_room,
@@ -89,8 +92,16 @@ impl Gateway {
         Self { access_log, ..self }
     }
 
+    pub(super) fn with_keys(self, keys: Keys) -> Self {
+        Self { keys, ..self }
+    }
+
     pub(super) fn with_tracer(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }
+    }
+
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     pub(super) fn dispatcher(&self) -> &Dispatcher {
@@ -115,12 +126,20 @@ impl Gateway {
         })
     }
 
-    pub(super) fn models(&self) -> Response {
+    /// Returns the models that the client may use.
+    pub(super) fn models(&self, identity: Option<&KeyIdentity>) -> Response {
         match self.table() {
             Ok(table) => {
-                let models = table
-                    .models()
+                let named = match identity {
+                    None => table.models(),
+                    Some(identity) => table.models_in(&identity.namespace),
+                };
+                let is_permitted = |model: &Model| {
+                    identity.is_none_or(|identity| identity.permits(&model.namespace, &model.name))
+                };
+                let models = named
                     .into_iter()
+                    .filter(|(_, model)| is_permitted(model))
                     .map(|(name, model)| card(name, model))
                     .collect();
                 Json(models::ModelList::new(models)).into_response()
@@ -129,12 +148,33 @@ impl Gateway {
         }
     }
 
-    pub(super) fn model(&self, asked: &str) -> Result<Response, ApiError> {
+    pub(super) fn model(&self, asked: &str, identity: Option<&KeyIdentity>) -> Result<Response, ApiError> {
         let table = self.table()?;
-        let model = table
-            .find(asked)
-            .map_err(|unknown| refusal::unknown(asked, unknown))?;
+        let model = self.find(&table, asked, identity)?;
         Ok(Json(card(asked.to_owned(), model)).into_response())
+    }
+
+    /// Returns the requested model. With an API key, only models of the key's namespace exist.
+    fn find<'t>(
+        &self,
+        table: &'t RoutingTable,
+        requested: &str,
+        identity: Option<&KeyIdentity>,
+    ) -> Result<&'t Model, ApiError> {
+        let Some(identity) = identity else {
+            let found = table.find(requested);
+            return found.map_err(|unknown| refusal::unknown(requested, unknown));
+        };
+        let in_namespace = |name: &str| table.get(&(identity.namespace.clone(), name.to_owned()));
+        let qualified = requested
+            .split_once('/')
+            .filter(|(namespace, _)| *namespace == identity.namespace);
+        let found = in_namespace(requested).or_else(|| in_namespace(qualified?.1));
+        let model = found.ok_or_else(|| refusal::unknown(requested, LookupError::NotFound))?;
+        match identity.permits(&model.namespace, &model.name) {
+            true => Ok(model),
+            false => Err(self.keys.not_permitted(identity, &model.name)),
+        }
     }
 
     /// Forwards a request to a replica of its model. Retries on other replicas and fallback models.
@@ -144,7 +184,8 @@ impl Gateway {
             self.access_log,
             request.uri().path(),
             request.headers(),
-            address_of(request.extensions()),
+            client_address(request.extensions()),
+            identity_of(request.extensions()).as_deref(),
         );
         let mut measure = self.metrics.start(&self.clock, span.clone(), access.clone());
         let uri = request.uri().clone();
@@ -241,15 +282,18 @@ impl Gateway {
             }
             ApiError::from(err)
         })?;
-        let model = table
-            .find(&parsed.model)
-            .map_err(|unknown| refusal::unknown(&parsed.model, unknown))?;
+        let identity = identity_of(&parts.extensions);
+        let model = self.find(&table, &parsed.model, identity.as_deref())?;
         if let Some(span) = &span {
             span.set(trace::REQUEST_MODEL, model.name.as_str());
         }
         access.set_model(&model.name);
-        let address = address_of(&parts.extensions);
-        let info = RequestInfo::new(parts.uri.path(), &parts.headers, &parsed.body, address);
+        let address = client_address(&parts.extensions);
+        let mut info = RequestInfo::new(parts.uri.path(), &parts.headers, &parsed.body, address);
+        if let Some(identity) = &identity {
+            info.client = identity.fairness_id();
+            access.set_key_use(self.keys.admit(identity, model, &info)?);
+        }
         let deadline = began + info.max_wait(model.routing.queue_timeout);
         // Workers use the served name without the namespace.
         let body = if parsed.model == model.name {
@@ -271,7 +315,10 @@ impl Gateway {
             }
             let key = (model.namespace.clone(), name.clone());
             let answers = table.get(&key).is_some_and(|model| !model.replicas.is_empty());
-            if !answers || *name == model.name {
+            let is_permitted = identity
+                .as_ref()
+                .is_none_or(|identity| identity.permits(&key.0, name));
+            if !answers || !is_permitted || *name == model.name {
                 continue;
             }
             incoming.body = parsed.for_model(name);
@@ -310,6 +357,10 @@ impl Gateway {
             .all()
             .flat_map(|model| model.replicas.iter().map(move |replica| (model, replica)))
             .find(|(_, replica)| Some(replica.id) == owner)
+            .filter(|(model, _)| {
+                let identity = identity_of(request.extensions());
+                identity.is_none_or(|identity| identity.permits(&model.namespace, &model.name))
+            })
             .ok_or_else(|| ApiError::response_not_found(response_id))?;
         let path = agent_path(&replica.target, request.uri());
         let response = self.proxy.forward(request, &replica.upstream, &path).await;
@@ -590,10 +641,9 @@ impl Gateway {
     }
 }
 
-/// Returns the client's IP address, if known.
-fn address_of(extensions: &Extensions) -> Option<IpAddr> {
-    let info = extensions.get::<ConnectInfo<SocketAddr>>();
-    info.map(|ConnectInfo(address)| address.ip())
+/// Returns the API key with which the client authenticated.
+fn identity_of(extensions: &Extensions) -> Option<Arc<KeyIdentity>> {
+    extensions.get::<Arc<KeyIdentity>>().cloned()
 }
 
 /// Returns the agent's proxy path for a request to the replica.

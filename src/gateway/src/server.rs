@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use http::{StatusCode, header};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::keys::{self, KeyIdentity};
 use super::routes::Gateway;
 use rooflet_base::metrics::TEXT_FORMAT;
 use rooflet_http_server as connection;
@@ -31,7 +32,9 @@ pub(super) fn router(gateway: Arc<Gateway>, origin_rules: Arc<OriginRules>) -> R
         .route("/metrics", get(show_metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
+    let keys = gateway.keys().clone();
     with_fallbacks(routes)
+        .layer(axum::middleware::from_fn_with_state(keys, keys::middleware))
         .layer(axum::middleware::from_fn_with_state(
             origin_rules,
             headers::middleware,
@@ -60,12 +63,19 @@ async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Resul
     gateway.forward(request).await
 }
 
-async fn models(State(gateway): State<Arc<Gateway>>) -> Response {
-    gateway.models()
+async fn models(
+    State(gateway): State<Arc<Gateway>>,
+    identity: Option<Extension<Arc<KeyIdentity>>>,
+) -> Response {
+    gateway.models(identity.as_ref().map(|Extension(identity)| &**identity))
 }
 
-async fn model(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> Result<Response, ApiError> {
-    gateway.model(&name)
+async fn model(
+    State(gateway): State<Arc<Gateway>>,
+    identity: Option<Extension<Arc<KeyIdentity>>>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    gateway.model(&name, identity.as_ref().map(|Extension(identity)| &**identity))
 }
 
 async fn kept(

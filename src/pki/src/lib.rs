@@ -10,6 +10,7 @@
 //!   they expire.
 
 mod account_key;
+mod api_key;
 mod authority;
 mod authority_hash;
 mod bootstrap_token;
@@ -18,11 +19,13 @@ mod discover;
 pub mod kubeconfig;
 mod node;
 mod private_file;
+mod secrets_key;
 mod serving;
 mod token;
 mod user;
 
 pub use account_key::{AccountKey, OpenAccountKeyError, SignTokenError};
+pub use api_key::{API_KEY_PREFIX, ApiKeySecret};
 pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
 pub use authority_hash::AuthorityHash;
 pub use bootstrap_token::{BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
@@ -32,6 +35,7 @@ pub use certificate_request::{
 };
 pub use discover::{DiscoverError, discover};
 pub use node::{NODE_USER_PREFIX, NODES_GROUP, NodeCertificate, NodeRequest};
+pub use secrets_key::{OpenSecretsKeyError, SealError, SecretsKey};
 pub use serving::{IssueError, ServingCertificate, is_ip_or_dns_name};
 pub use token::{OpenTokenError, Token};
 pub use user::{UserCertificateError, UserCertificates, UserName};

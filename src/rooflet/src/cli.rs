@@ -4,11 +4,11 @@ mod agent;
 mod bench;
 mod claim;
 mod crd;
+mod credentials;
 pub(crate) mod doctor;
 mod events;
 mod failure;
 mod fit;
-mod join;
 mod logs;
 mod nodes;
 mod objects;
@@ -23,7 +23,6 @@ mod rollout;
 mod selftest;
 mod server;
 mod simulate;
-mod token;
 mod ui;
 mod up;
 mod version;
@@ -46,6 +45,7 @@ use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
 
+use self::credentials::{join, key, token};
 use self::nodes::{cordon, drain};
 
 pub(crate) use self::failure::Failure;
@@ -84,6 +84,8 @@ enum Command {
     Join(join::Args),
     /// Create, list and delete the tokens with which other machines join.
     Token(token::Args),
+    /// Create, list and delete API keys of the gateway's clients, and print their use.
+    Key(key::Args),
     /// Print the log of a replica on any node.
     Logs(logs::Args),
     /// Print events, changed conditions and worker exits in the order of time.
@@ -214,6 +216,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::SimulatedWorker(args) => block_on(simulate::worker::run(args)),
         Command::Agent(args) => block_on(agent::run(args)),
         Command::Join(args) => block_on(join::run(args)),
+        Command::Key(args) => block_on(key::run(args)),
         Command::Token(args) => block_on(token::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
         Command::Events(args) => block_on(events::run(args)),

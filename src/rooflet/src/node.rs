@@ -7,6 +7,7 @@ mod kubeconfig;
 pub(crate) mod listeners;
 mod network_link;
 pub(crate) mod own_log;
+mod secrets_seal;
 pub(crate) mod server;
 pub(crate) mod shutdown;
 mod simulated_answers;

@@ -35,6 +35,8 @@ pub enum OpenStoreError {
         path.display()
     )]
     Corrupt { path: PathBuf, detail: String },
+    #[error("reading store file `{}`: {detail}; nothing was changed", path.display())]
+    Sealed { path: PathBuf, detail: String },
     #[error("{action} `{}`", path.display())]
     Io {
         action: &'static str,

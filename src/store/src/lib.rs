@@ -8,6 +8,7 @@
 //! - An acknowledged write survives a killed process and a power failure.
 //! - A write is acknowledged only while the store's files are at their paths.
 //! - A revision is never assigned twice. A watch never skips, repeats or reorders an event.
+//! - Values that [`Seal`] covers are never plain in the file.
 //! - The store does not interpret the JSON. Names, namespaces and kinds are the caller's concern.
 
 mod disk;
@@ -18,6 +19,7 @@ mod metrics;
 mod open;
 mod record;
 mod revision;
+mod seal;
 mod state;
 mod watch;
 mod writer;
@@ -39,6 +41,7 @@ pub use location::MisplacedFiles;
 pub use metrics::StoreMetrics;
 pub use record::{Event, EventKind, Record};
 pub use revision::{Key, Revision};
+pub use seal::{OpenedValue, Seal, SealValueError};
 pub use state::{HistoryLimits, ListOptions, Listing};
 pub use watch::{WatchLimits, Watcher};
 
@@ -57,6 +60,8 @@ pub struct StoreConfig {
     pub metrics: StoreMetrics,
     /// Parser of values for [`Record::json`]. Must fail for a text that is not JSON.
     pub parse: ParseValue,
+    /// Encryption of values in the file. `None`: all values are plain.
+    pub seal: Option<Arc<dyn Seal>>,
 }
 
 /// Parser of a value. May keep parts of the value as text, to save memory.
@@ -70,6 +75,7 @@ impl StoreConfig {
             watch: WatchLimits::default(),
             metrics: StoreMetrics::unregistered(),
             parse: |bytes| serde_json::from_slice(bytes),
+            seal: None,
         }
     }
 }

@@ -42,22 +42,36 @@ fn open_or_create(
         if !copy.check_integrity().during("reading store file")? {
             return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
         }
-        let state = disk::load(&copy, clock.instant(), config.parse).map_err(|err| match err {
+        let seal = config.seal.as_deref();
+        let loaded = disk::load(&copy, clock.instant(), config.parse, seal).map_err(|err| match err {
+            LoadError::Sealed(err) => OpenFailure::Sealed(err.to_string()),
             LoadError::NewerFormat(found) => OpenFailure::NewerFormat(found),
             LoadError::Corrupt(detail) => OpenFailure::Corrupt(detail),
             LoadError::Storage(err) => OpenFailure::database("reading store file", *err),
         })?;
         drop(copy);
+        let disk::Loaded { state, is_outdated } = loaded;
+        if is_outdated {
+            let database = replace(medium, &state, config).during("encrypting store file")?;
+            tracing::info!(path = %medium.path().display(), "store file encrypted with the current key");
+            return Ok((database, state));
+        }
         if let Some(database) = medium.open().during("opening store file")? {
             return Ok((database, state));
         }
     }
     // The file of a new store appears atomically, too.
     let state = State::new(Revision(0));
-    let database = medium.create_replacement().during("creating store file")?;
-    disk::fill(&database, &state).during("creating store file")?;
-    medium.publish_replacement().during("creating store file")?;
+    let database = replace(medium, &state, config).during("creating store file")?;
     Ok((database, state))
+}
+
+/// Writes the state to a new file, and replaces the file by it atomically.
+fn replace(medium: &dyn Medium, state: &State, config: &StoreConfig) -> Result<Database, OpenError> {
+    let database = medium.create_replacement()?;
+    disk::fill(&database, state, config.seal.as_deref())?;
+    medium.publish_replacement()?;
+    Ok(database)
 }
 
 /// [`OpenStoreError`] without the path.
@@ -65,6 +79,7 @@ enum OpenFailure {
     NotAStore,
     NewerFormat(u64),
     Corrupt(String),
+    Sealed(String),
     Io(&'static str, io::Error),
 }
 
@@ -98,6 +113,7 @@ impl OpenFailure {
                 supported: disk::FORMAT,
             },
             Self::Corrupt(detail) => OpenStoreError::Corrupt { path, detail },
+            Self::Sealed(detail) => OpenStoreError::Sealed { path, detail },
             Self::Io(action, source) => OpenStoreError::Io { action, path, source },
         }
     }

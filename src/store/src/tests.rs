@@ -3,6 +3,7 @@
 mod edges;
 mod failures;
 mod model;
+mod sealing;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use super::medium::Medium;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
 use super::{
-    Change, Event, EventKind, Expect, Guard, Key, ParseValue, Record, Revision, Shared, StoreConfig,
+    Change, Event, EventKind, Expect, Guard, Key, ParseValue, Record, Revision, Seal, Shared, StoreConfig,
     StoreMetrics, Write, disk,
 };
 use rooflet_base::clock::Clock;
@@ -59,6 +59,7 @@ pub(super) struct Writer {
     history: HistoryLimits,
     metrics: StoreMetrics,
     parse: ParseValue,
+    seal: Option<Arc<dyn Seal>>,
     clock: Clock,
     durable_tx: watch::Sender<Revision>,
 }
@@ -93,6 +94,7 @@ impl Writer {
             history,
             ref metrics,
             parse,
+            ref seal,
             ..
         } = *config;
         let mut garbage = VecDeque::new();
@@ -113,6 +115,7 @@ impl Writer {
             history,
             metrics: metrics.clone(),
             parse,
+            seal: seal.clone(),
             clock,
             durable_tx,
         }
@@ -236,8 +239,9 @@ impl Writer {
             .unwrap_or_else(PoisonError::into_inner)
             .state
             .revision();
+        let seal = self.seal.clone();
         let database = self.database()?;
-        catch_panic(|| disk::append(database, durable, events))
+        catch_panic(|| disk::append(database, durable, events, seal.as_deref()))
             .map_err(|err| self.failed("writing store file", err))?;
         self.check_location(Location::check)
     }
@@ -311,7 +315,7 @@ impl Writer {
         };
         let filled = {
             let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
-            catch_panic(|| disk::fill(&database, &shared.state))
+            catch_panic(|| disk::fill(&database, &shared.state, self.seal.as_deref()))
         };
         filled.map_err(|err| self.failed("filling a new store file for", err))?;
         self.medium

@@ -160,6 +160,10 @@ impl Tracked {
 
 impl Drop for Tracked {
     fn drop(&mut self) {
+        if self.status.is_success() {
+            let length = self.observed.length(self.body.is_stream);
+            self.measure.charge(self.observed.prompt_tokens(), length);
+        }
         // The server does not poll a body without frames.
         if self.slot.is_some() && http_body::Body::is_end_stream(self) {
             self.ended();

@@ -3,6 +3,9 @@
 /// Field names of OpenAI's and Anthropic's usage. Generated text cannot match them: JSON escapes
 /// the quotes in strings.
 const TOKEN_FIELDS: [&[u8]; 2] = [b"\"completion_tokens\":", b"\"output_tokens\":"];
+const PROMPT_TOKEN_FIELDS: [&[u8]; 2] = [b"\"prompt_tokens\":", b"\"input_tokens\":"];
+/// Anthropic's `input_tokens` does not include them.
+const CACHED_TOKEN_FIELDS: [&[u8]; 1] = [b"\"cache_read_input_tokens\":"];
 /// Bytes kept between chunks; no field name with its number is longer.
 const MAX_FIGURE_BYTES: usize = 64;
 /// Approximate bytes of JSON response per token.
@@ -22,6 +25,8 @@ pub(crate) struct ObservedBytes {
     events: u64,
     bytes: u64,
     reported_tokens: Option<u64>,
+    prompt_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
     tail: Vec<u8>,
 }
 
@@ -34,9 +39,20 @@ impl ObservedBytes {
         self.bytes += data.len() as u64;
         self.events += data.windows(2).filter(|pair| *pair == b"\n\n").count() as u64;
         self.tail.extend_from_slice(data);
-        self.reported_tokens = last_reported(&self.tail).or(self.reported_tokens);
+        let reported = |fields: &[&[u8]], known| last_reported(&self.tail, fields).or(known);
+        self.reported_tokens = reported(&TOKEN_FIELDS, self.reported_tokens);
+        self.prompt_tokens = reported(&PROMPT_TOKEN_FIELDS, self.prompt_tokens);
+        self.cached_tokens = reported(&CACHED_TOKEN_FIELDS, self.cached_tokens);
         let past = self.tail.len().saturating_sub(MAX_FIGURE_BYTES);
         self.tail.drain(..past);
+    }
+
+    /// Returns the reported tokens of the prompt, including cached ones.
+    pub(crate) fn prompt_tokens(&self) -> Option<u64> {
+        Some(
+            self.prompt_tokens?
+                .saturating_add(self.cached_tokens.unwrap_or_default()),
+        )
     }
 
     pub(crate) fn length(&self, is_stream: bool) -> Length {
@@ -49,14 +65,11 @@ impl ObservedBytes {
 }
 
 /// Returns the last reported number; streams may report increasing numbers.
-fn last_reported(text: &[u8]) -> Option<u64> {
+fn last_reported(text: &[u8], fields: &[&[u8]]) -> Option<u64> {
     let ends = (0..text.len()).rev().filter(|at| text[*at] == b':');
     let figure = |end: usize| {
         let name = &text[..=end];
-        TOKEN_FIELDS
-            .iter()
-            .any(|known| name.ends_with(known))
-            .then_some(())?;
+        fields.iter().any(|known| name.ends_with(known)).then_some(())?;
         let digits = text[end + 1..].trim_ascii_start();
         let count = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
         std::str::from_utf8(&digits[..count]).ok()?.parse().ok()

@@ -260,6 +260,14 @@ impl RoutingTable {
             .flat_map(|shard| shard.models.iter().map(AsRef::as_ref))
     }
 
+    /// Returns the models of a namespace with their served names, ordered by name.
+    pub(crate) fn models_in(&self, namespace: &str) -> Vec<(String, &Model)> {
+        let in_namespace = self.all().filter(|model| model.namespace == namespace);
+        let mut models: Vec<_> = in_namespace.map(|model| (model.name.clone(), model)).collect();
+        models.sort_by(|(one, _), (other, _)| one.cmp(other));
+        models
+    }
+
     /// Returns all models, each with its shortest unambiguous name, ordered by namespace and served
     /// name.
     pub(crate) fn models(&self) -> Vec<(String, &Model)> {

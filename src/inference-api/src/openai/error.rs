@@ -44,6 +44,8 @@ pub enum ErrorType {
     InvalidRequest,
     #[serde(rename = "rate_limit_error")]
     RateLimit,
+    #[serde(rename = "insufficient_quota")]
+    InsufficientQuota,
     #[serde(rename = "server_error")]
     Server,
     #[serde(rename = "service_unavailable_error")]
@@ -55,6 +57,8 @@ pub enum ErrorType {
 pub enum ErrorCode {
     ContextLengthExceeded,
     HostNotAllowed,
+    InsufficientQuota,
+    InvalidApiKey,
     InvalidJson,
     MethodNotAllowed,
     MissingParameter,
@@ -163,6 +167,42 @@ impl ApiError {
                 ErrorType::InvalidRequest,
                 ErrorCode::ModelNotFound,
                 format!("The model `{model}` does not exist or you do not have access to it."),
+            )
+        }
+    }
+
+    /// Creates the error of a missing or invalid API key.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::UNAUTHORIZED,
+            ErrorType::InvalidRequest,
+            ErrorCode::InvalidApiKey,
+            message.into(),
+        )
+    }
+
+    /// Creates the error of a model that an API key does not permit.
+    pub fn model_not_permitted(key: &str, model: &str) -> Self {
+        Self {
+            param: Some("model".to_owned()),
+            ..Self::new(
+                StatusCode::FORBIDDEN,
+                ErrorType::InvalidRequest,
+                ErrorCode::ModelNotFound,
+                format!("The API key `{key}` does not have access to the model `{model}`."),
+            )
+        }
+    }
+
+    /// Creates the error of a used-up budget.
+    pub fn quota_exceeded(message: impl Into<String>, retry_after_seconds: u32) -> Self {
+        Self {
+            retry_after_seconds: Some(retry_after_seconds.max(1)),
+            ..Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                ErrorType::InsufficientQuota,
+                ErrorCode::InsufficientQuota,
+                message.into(),
             )
         }
     }
@@ -370,6 +410,10 @@ impl IntoResponse for ApiError {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
         // For middleware that converts the error body.
         response.extensions_mut().insert(self);

@@ -50,6 +50,10 @@ pub(crate) struct Args {
     gateway_listen: SocketAddr,
     #[command(flatten)]
     anonymous: AllowAnonymous,
+    /// Require an API key for every request to the gateway. `rooflet key create` creates keys.
+    /// Without this option, a request needs no key, but a key that it presents must be valid.
+    #[arg(long)]
+    require_keys: bool,
     /// Address of `/health` and `/metrics`, for processes without the role gateway, which serves
     /// both at its own address.
     #[arg(long, value_name = "ADDR:PORT")]
@@ -66,6 +70,13 @@ pub(crate) struct Args {
     /// Path of the written kubeconfig. Default: DATA_DIR/kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<Utf8PathBuf>,
+    /// File of the key that encrypts Secrets in the store. Created if it does not exist. Without the
+    /// key, stored Secrets cannot be read. Default: DATA_DIR/secrets-key.
+    #[arg(long, value_name = "FILE")]
+    secrets_key: Option<Utf8PathBuf>,
+    /// Encrypt all Secrets with a new key, and remove the old key from the file.
+    #[arg(long)]
+    rotate_secrets_key: bool,
     /// Roles of this process.
     #[arg(
         long,
@@ -140,9 +151,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         event_ttl: args.event_ttl,
         reserve_node_failures: args.reserve_node_failures.into(),
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
+        secrets_key: args.secrets_key,
+        rotates_secrets_key: args.rotate_secrets_key,
         gateway_access: GatewayAccess {
             allowed_origins: args.allowed_origins.unwrap_or_default(),
             log: args.access_log,
+            requires_keys: args.require_keys,
         },
         api_server: api_server(
             args.kubeconfig,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
+use super::secrets_seal::SecretsSeal;
 use super::status_server;
 use super::traces;
 use rooflet_api::crd;
@@ -35,7 +36,7 @@ use rooflet_pki as pki;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
     AccountKey, Authority, AuthorityKind, IssueError, OpenAccountKeyError, OpenAuthorityError,
-    OpenTokenError, ServingCertificate, Token, UserCertificates, kubeconfig,
+    OpenSecretsKeyError, OpenTokenError, SecretsKey, ServingCertificate, Token, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreMetrics};
 
@@ -73,6 +74,10 @@ pub(crate) struct ServerConfig {
     pub(crate) reserve_node_failures: usize,
     /// Access to the model hub of `hf://` sources.
     pub(crate) hub: HubAccess,
+    /// File of the key that encrypts Secrets. Default: in the data directory.
+    pub(crate) secrets_key: Option<Utf8PathBuf>,
+    /// True to encrypt all Secrets with a new key.
+    pub(crate) rotates_secrets_key: bool,
     pub(crate) gateway_access: GatewayAccess,
     /// Another API server, for processes without the role apiserver.
     pub(crate) api_server: Option<KubeconfigSource>,
@@ -95,6 +100,8 @@ pub(crate) enum StartServerError {
     Bind(#[from] BindError),
     #[error("opening the store")]
     Store(#[from] OpenStoreError),
+    #[error("opening the encryption key of Secrets")]
+    SecretsKey(#[from] OpenSecretsKeyError),
     #[error("opening the certificate authority")]
     Authority(#[from] OpenAuthorityError),
     #[error("opening the administrator's token")]
@@ -127,6 +134,7 @@ impl StartServerError {
             | Self::Bind(BindError::Other { .. })
             | Self::Store(_)
             | Self::Authority(_)
+            | Self::SecretsKey(_)
             | Self::Token(_)
             | Self::AccountKey(_)
             | Self::Certificate(_)
@@ -223,9 +231,21 @@ async fn start_api_server(
     })?;
     // The store's lock detects another server with this directory, so the store is opened before
     // anything is written.
+    let secrets_key = config
+        .secrets_key
+        .clone()
+        .unwrap_or_else(|| directory.join("secrets-key"));
     let mut store_config = rooflet_apiserver::store_config(directory.join("store.redb"));
+    store_config.seal = Some(Arc::new(SecretsSeal::open(
+        &secrets_key,
+        config.rotates_secrets_key,
+    )?));
     store_config.metrics = StoreMetrics::register(registry)?;
     let store = Store::open(store_config, clock.clone())?;
+    if config.rotates_secrets_key {
+        SecretsKey::remove_old(secrets_key.as_std_path())?;
+        info!(path = %secrets_key, "Secrets are encrypted with a new key");
+    }
     let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);
     let authority = Arc::new(open_authority(AuthorityKind::Serving)?);
     let signers = CertificateSigners {

@@ -131,7 +131,7 @@ async fn rejects_newer_format_with_its_number() {
             err,
             OpenStoreError::NewerFormat {
                 found: 7,
-                supported: 1,
+                supported: 2,
                 ..
             }
         ),

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 
-use super::{Failure, default_kubeconfig, objects, ui};
+use crate::cli::{Failure, default_kubeconfig, objects, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::loopback::is_loopback;

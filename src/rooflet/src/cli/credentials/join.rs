@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 
-use super::agent::KUBECONFIG_FILE;
-use super::{Failure, ui};
+use crate::cli::agent::KUBECONFIG_FILE;
+use crate::cli::{Failure, ui};
 use crate::node::data_dir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
     /// State directory of the agent, which stores the credentials.
-    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
+    #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = crate::cli::directory("ROOFLET_STATE_DIR"), default_value_t = crate::cli::default_data_dir().join("agent"))]
     state_dir: Utf8PathBuf,
     /// Seconds to wait for the signed certificate.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let node = super::node_name(args.node_name, &args.state_dir)?;
+    let node = crate::cli::node_name(args.node_name, &args.state_dir)?;
     if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node).first() {
         let what = anyhow!("--node-name {node}: {what}");
         return Err(Failure::new(ExitStatus::Usage, what));
@@ -108,7 +108,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 /// Returns the command that starts the agent so that a remote gateway reaches it.
 fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
     let mut line = "rooflet agent --model-dir DIR".to_owned();
-    if state_dir != super::default_data_dir().join("agent") {
+    if state_dir != crate::cli::default_data_dir().join("agent") {
         line.push_str(&format!(" --state-dir {state_dir}"));
     }
     if !own_address.is_loopback() {

@@ -1,0 +1,341 @@
+//! API keys: who may use which models, and how much.
+//!
+//! [`meter`] has the limits of one key, [`ring`] all keys, and [`usage`] what gateways report to
+//! each other through the status of the key. They are values; [`Keys`] connects them to requests,
+//! and [`reporter`] to the API server.
+//!
+//! A gateway knows the use through other gateways from their last report, at most
+//! [`reporter::PERIOD`] old. Until then, each gateway may admit as much as one gateway alone: with N
+//! gateways, a burst may exceed a limit per minute N-fold. The excess is charged afterwards, so the
+//! limit holds over longer periods.
+
+mod denial;
+mod denial_log;
+mod meter;
+mod metrics;
+mod reporter;
+mod ring;
+mod usage;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
+use kube::{Api, Client};
+use tracing::{debug, info};
+
+pub(crate) use metrics::KeyMetrics;
+pub(crate) use ring::KeyIdentity;
+
+use crate::request::client_address::client_address;
+use crate::request::info::{RequestInfo, Work};
+use crate::routing::length::Length;
+use crate::routing::table::Model;
+use denial_log::DenialLog;
+use ring::KeyRing;
+use rooflet_api::v1alpha1::{ApiKey, KeyUsage};
+use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
+use rooflet_base::task::Tasks;
+use rooflet_client::{Cache, Changes, watch};
+use rooflet_inference_api::openai::ApiError;
+use rooflet_inference_api::openai::error::ErrorCode;
+use rooflet_pki::{API_KEY_PREFIX, ApiKeySecret};
+
+/// Anthropic's header of the key.
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Paths that answer without a key: they show nothing of models and clients.
+const OPEN_PATHS: [&str; 4] = ["/health", "/ready", "/version", "/openapi.json"];
+/// Path that answers without a key to programs of this machine only.
+const METRICS_PATH: &str = "/metrics";
+
+/// The keys of the fleet and their use in this gateway. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    ring: Arc<Mutex<KeyRing>>,
+    /// `None` in a gateway without an API server.
+    cache: Option<Cache<ApiKey>>,
+    /// True if every request needs a key. Otherwise a request may come without one, but a key of
+    /// the fleet that it presents must be valid.
+    are_required: bool,
+    clock: Clock,
+    /// `None` in a gateway without an API server.
+    metrics: Option<KeyMetrics>,
+    denial_log: Arc<Mutex<DenialLog>>,
+}
+
+impl Keys {
+    /// Creates the keys of a gateway that knows none and requires none.
+    pub(crate) fn none(clock: Clock) -> Self {
+        Self {
+            ring: Arc::new(Mutex::new(KeyRing::new(""))),
+            cache: None,
+            are_required: false,
+            denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
+            clock,
+            metrics: None,
+        }
+    }
+
+    /// Starts to watch the keys and to report their use. `identity` must be unique among running
+    /// gateways, and should survive a restart.
+    pub(crate) fn watch(
+        tasks: &Tasks,
+        client: Client,
+        identity: &str,
+        are_required: bool,
+        clock: Clock,
+        metrics: KeyMetrics,
+    ) -> Self {
+        let changes = Changes::new();
+        let config = kube::runtime::watcher::Config::default();
+        let cache: Cache<ApiKey> = watch(tasks, Api::all(client.clone()), config, &clock, &changes);
+        let keys = Self {
+            ring: Arc::new(Mutex::new(KeyRing::new(identity))),
+            cache: Some(cache.clone()),
+            are_required,
+            denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
+            clock,
+            metrics: Some(metrics),
+        };
+        let (follower, mut changed_rx, stop) = (keys.clone(), changes.subscribe(), tasks.stop_token());
+        let feed = cache.feed();
+        tasks.spawn_detached(async move {
+            loop {
+                changed_rx.mark_unchanged();
+                for change in feed.take() {
+                    follower.apply(
+                        change.key.namespace.as_deref().unwrap_or_default(),
+                        &change.key.name,
+                        change.object.as_ref(),
+                    );
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    _ = changed_rx.changed() => {}
+                }
+            }
+        });
+        reporter::start(tasks, client, keys.clone());
+        keys
+    }
+
+    fn apply(&self, namespace: &str, name: &str, key: Option<&Arc<ApiKey>>) {
+        let mut ring = lock(&self.ring);
+        ring.remove(namespace, name, key.and_then(|key| key.metadata.uid.as_deref()));
+        if let Some(key) = key {
+            ring.set(key, self.clock.now());
+        }
+    }
+
+    /// Returns the identity of the client, or `None` for an anonymous one.
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyIdentity>>, ApiError> {
+        let Some(secret) = presented(headers) else {
+            return match self.are_required {
+                false => Ok(None),
+                true => Err(self.denied("MissingKey", denial::missing())),
+            };
+        };
+        let Presented::OfFleet(secret) = secret else {
+            // Many clients always send a key. Without required keys, foreign ones are ignored.
+            return match self.are_required {
+                false => Ok(None),
+                true => Err(self.denied("UnknownKey", denial::of_key(&ring::KeyError::Unknown, "…"))),
+            };
+        };
+        if self.cache.as_ref().is_some_and(|cache| !cache.is_synced()) {
+            return Err(ApiError::unavailable(
+                ErrorCode::ModelUnavailable,
+                "The gateway has not read the API keys yet. Retry shortly.",
+            ));
+        }
+        let found = match &secret {
+            Some(secret) => lock(&self.ring).authenticate(&secret.hash(), self.clock.now()),
+            None => Err(ring::KeyError::Unknown),
+        };
+        found.map(Some).map_err(|err| {
+            let reason = match err {
+                ring::KeyError::Unknown => "UnknownKey",
+                ring::KeyError::Expired(_) => "ExpiredKey",
+            };
+            let hint = secret.as_ref().map_or("…", ApiKeySecret::hint);
+            self.denied(reason, denial::of_key(&err, hint))
+        })
+    }
+
+    /// Admits a request for a model, and counts it until the returned use is dropped.
+    pub(crate) fn admit(
+        &self,
+        identity: &Arc<KeyIdentity>,
+        model: &Model,
+        info: &RequestInfo,
+    ) -> Result<KeyUse, ApiError> {
+        let prompt_tokens = match info.work {
+            Work::Generate | Work::Embed => info.prompt_tokens,
+            Work::Tokenize => 0,
+        };
+        let admitted =
+            lock(&self.ring).admit(identity, prompt_tokens, self.clock.instant(), self.clock.now());
+        admitted.map_err(|limit| {
+            let reason = match limit {
+                meter::Denial::Requests { .. } => "RequestsPerMinute",
+                meter::Denial::Tokens { .. } => "TokensPerMinute",
+                meter::Denial::Concurrency { .. } => "ConcurrentRequests",
+                meter::Denial::Budget { .. } => "TokensPerDay",
+            };
+            self.denied(reason, denial::of_limit(limit, &identity.to_string()))
+        })?;
+        Ok(KeyUse {
+            keys: self.clone(),
+            identity: identity.clone(),
+            model: model.name.clone(),
+            work: info.work,
+            reserved: prompt_tokens,
+            used: KeyUsage {
+                requests: 1,
+                ..KeyUsage::default()
+            },
+        })
+    }
+
+    /// Returns the error of a model that the key does not permit.
+    pub(crate) fn not_permitted(&self, identity: &KeyIdentity, model: &str) -> ApiError {
+        let error = ApiError::model_not_permitted(&identity.to_string(), model);
+        self.denied("ModelNotPermitted", error)
+    }
+
+    /// Returns the rate-limit headers of the key.
+    pub(crate) fn headers(&self, identity: &KeyIdentity, path: &str) -> HeaderMap {
+        let limits = lock(&self.ring).limits(identity, self.clock.instant());
+        denial::headers(limits, path, self.clock.now())
+    }
+
+    fn denied(&self, reason: &'static str, error: ApiError) -> ApiError {
+        if let Some(metrics) = &self.metrics {
+            metrics.record_denial(reason);
+        }
+        error
+    }
+
+    fn ring(&self) -> std::sync::MutexGuard<'_, KeyRing> {
+        lock(&self.ring)
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keys")
+    }
+}
+
+/// Admitted request of a key. Ends when the last reference is dropped.
+#[derive(Debug)]
+pub(crate) struct KeyUse {
+    keys: Keys,
+    identity: Arc<KeyIdentity>,
+    model: String,
+    work: Work,
+    /// Estimated tokens of the prompt.
+    reserved: u64,
+    used: KeyUsage,
+}
+
+impl KeyUse {
+    /// Records the tokens of the request. Without a reported number, the estimate counts.
+    pub(crate) fn charge(&mut self, prompt_tokens: Option<u64>, length: Length) {
+        let (Length::Counted(completion) | Length::Estimated(completion)) = length;
+        self.used.prompt_tokens = match self.work {
+            Work::Generate | Work::Embed => prompt_tokens.unwrap_or(self.reserved),
+            Work::Tokenize => 0,
+        };
+        self.used.completion_tokens = match self.work {
+            Work::Generate => completion,
+            Work::Embed | Work::Tokenize => 0,
+        };
+    }
+}
+
+impl Drop for KeyUse {
+    fn drop(&mut self) {
+        let used = self.used;
+        let now = self.keys.clock.now();
+        self.keys
+            .ring()
+            .end(&self.identity, self.reserved, &self.model, used, now);
+        if let Some(metrics) = &self.keys.metrics {
+            metrics.record_use(&self.identity.namespace, &self.identity.name, &self.model, used);
+        }
+    }
+}
+
+enum Presented {
+    /// `None`: with the prefix of a fleet's key, but of another form, for example truncated.
+    OfFleet(Option<ApiKeySecret>),
+    /// Not a key of a fleet.
+    Foreign,
+}
+
+/// Returns the key that the client presents.
+fn presented(headers: &HeaderMap) -> Option<Presented> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+    });
+    let header = || headers.get(X_API_KEY).and_then(|value| value.to_str().ok());
+    let text = bearer.filter(|key| !key.is_empty()).or_else(header)?;
+    Some(match text.starts_with(API_KEY_PREFIX) {
+        true => Presented::OfFleet(ApiKeySecret::parse(text)),
+        false => Presented::Foreign,
+    })
+}
+
+/// Returns whether a program of this machine sent the request.
+fn may_read_metrics(request: &Request) -> bool {
+    client_address(request.extensions()).is_some_and(|address| address.to_canonical().is_loopback())
+}
+
+/// Authenticates a request (middleware). Handlers find the [`KeyIdentity`] in its extensions. The
+/// secret is removed, so that it does not reach agents and workers.
+pub(crate) async fn middleware(State(keys): State<Keys>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if OPEN_PATHS.contains(&path) || path == METRICS_PATH && may_read_metrics(&request) {
+        return next.run(request).await;
+    }
+    let identity = match keys.authenticate(request.headers()) {
+        Ok(identity) => identity,
+        Err(err) => {
+            let client = client_address(request.extensions()).map(|address| address.to_string());
+            let written = lock(&keys.denial_log).admit(keys.clock.instant());
+            if let Some(suppressed) = written {
+                info!(
+                    client,
+                    path,
+                    status = err.status.as_u16(),
+                    reason = err.message,
+                    suppressed,
+                    "API key rejected"
+                );
+            }
+            return err.into_response();
+        }
+    };
+    let path = path.to_owned();
+    let Some(identity) = identity else {
+        return next.run(request).await;
+    };
+    debug!(
+        namespace = identity.namespace,
+        key = identity.name,
+        "client authenticated"
+    );
+    request.headers_mut().remove(AUTHORIZATION);
+    request.headers_mut().remove(X_API_KEY);
+    request.extensions_mut().insert(identity.clone());
+    let mut response = next.run(request).await;
+    response.headers_mut().extend(keys.headers(&identity, &path));
+    response
+}

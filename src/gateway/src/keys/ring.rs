@@ -1,0 +1,335 @@
+//! All API keys and their use in this gateway, as a value without network. The caller passes the
+//! time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::meter::{Denial, Meter, Remaining};
+use super::usage::{Report, Usage, day_left, others};
+use crate::routing::affinity::stable_hash;
+use rooflet_api::v1alpha1::{ApiKey, KeyUsage};
+
+/// Identity of a client that presented a valid key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyIdentity {
+    pub(super) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// Served names that the key permits; all of the namespace if empty.
+    models: Vec<String>,
+}
+
+impl fmt::Display for KeyIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl KeyIdentity {
+    /// Identity for fair queueing: all requests of a key share the same turn.
+    pub(crate) fn fairness_id(&self) -> u64 {
+        stable_hash(&self.uid)
+    }
+
+    /// Returns whether the key permits a model.
+    pub(crate) fn permits(&self, namespace: &str, model: &str) -> bool {
+        namespace == self.namespace
+            && (self.models.is_empty() || self.models.iter().any(|permitted| permitted == model))
+    }
+}
+
+/// Reason why a secret is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeyError {
+    Unknown,
+    /// Namespace and name of the expired key.
+    Expired(String),
+}
+
+/// Limits of a key for response headers.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Limits {
+    pub(crate) requests: Option<Remaining>,
+    pub(crate) tokens: Option<Remaining>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Arc<ApiKey>,
+    identity: Arc<KeyIdentity>,
+    meter: Meter,
+    usage: Usage,
+    /// True if the use has changed since the last report.
+    is_dirty: bool,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct KeyRing {
+    /// Identity of this gateway in reports.
+    gateway: String,
+    /// Keys by UID.
+    entries: BTreeMap<String, Entry>,
+    /// UID by hash of the secret.
+    by_hash: HashMap<String, String>,
+}
+
+impl KeyRing {
+    pub(crate) fn new(gateway: &str) -> Self {
+        Self {
+            gateway: gateway.to_owned(),
+            entries: BTreeMap::new(),
+            by_hash: HashMap::new(),
+        }
+    }
+
+    /// Adds a key or its new version.
+    pub(crate) fn set(&mut self, key: &Arc<ApiKey>, now: Timestamp) {
+        let uid = key.metadata.uid.clone().unwrap_or_default();
+        let identity = Arc::new(KeyIdentity {
+            uid: uid.clone(),
+            namespace: key.namespace().unwrap_or_default(),
+            name: key.name_any(),
+            models: key.spec.models.clone(),
+        });
+        let others = others(&self.gateway, key.status.as_ref(), now);
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            if entry.key.spec.secret_hash != key.spec.secret_hash {
+                self.by_hash.remove(&entry.key.spec.secret_hash);
+            }
+            entry.meter.set_others(others);
+            entry.key = key.clone();
+            entry.identity = identity;
+        } else {
+            let entry = Entry {
+                key: key.clone(),
+                identity,
+                meter: Meter::new(others),
+                usage: Usage::continued(&self.gateway, key.status.as_ref()),
+                is_dirty: false,
+            };
+            self.entries.insert(uid.clone(), entry);
+        }
+        self.by_hash.insert(key.spec.secret_hash.clone(), uid);
+    }
+
+    /// Removes all keys with this namespace and name except `kept` (UID).
+    pub(crate) fn remove(&mut self, namespace: &str, name: &str, kept: Option<&str>) {
+        self.entries.retain(|uid, entry| {
+            let is_other = entry.identity.namespace != namespace || entry.identity.name != name;
+            is_other || Some(uid.as_str()) == kept
+        });
+        let entries = &self.entries;
+        self.by_hash.retain(|_, uid| entries.contains_key(uid));
+    }
+
+    /// Returns the identity of the client that presents a secret with this hash.
+    pub(crate) fn authenticate(&self, hash: &str, now: Timestamp) -> Result<Arc<KeyIdentity>, KeyError> {
+        let entry = self.by_hash.get(hash).and_then(|uid| self.entries.get(uid));
+        let entry = entry.ok_or(KeyError::Unknown)?;
+        match &entry.key.spec.expires_at {
+            Some(Time(at)) if *at <= now => Err(KeyError::Expired(entry.identity.to_string())),
+            _ => Ok(entry.identity.clone()),
+        }
+    }
+
+    /// Admits a request with about `prompt_tokens`, which must be ended with [`Self::end`].
+    ///
+    /// A key that was deleted since its authentication has no limits: its requests in progress may
+    /// end.
+    pub(crate) fn admit(
+        &mut self,
+        identity: &KeyIdentity,
+        prompt_tokens: u64,
+        instant: Instant,
+        now: Timestamp,
+    ) -> Result<(), Denial> {
+        let Some(entry) = self.entries.get_mut(&identity.uid) else {
+            return Ok(());
+        };
+        let today = entry.usage.tokens_today(now);
+        entry
+            .meter
+            .admit(&entry.key.spec, prompt_tokens, today, instant, day_left(now))?;
+        entry.is_dirty = true;
+        Ok(())
+    }
+
+    /// Ends an admitted request that reserved `reserved` tokens and used `used` of `model`.
+    pub(crate) fn end(
+        &mut self,
+        identity: &KeyIdentity,
+        reserved: u64,
+        model: &str,
+        used: KeyUsage,
+        now: Timestamp,
+    ) {
+        if let Some(entry) = self.entries.get_mut(&identity.uid) {
+            entry.meter.end(reserved, used.tokens());
+            entry.usage.add(model, used, now);
+            entry.is_dirty = true;
+        }
+    }
+
+    /// Returns the state of the key's limits.
+    pub(crate) fn limits(&mut self, identity: &KeyIdentity, now: Instant) -> Limits {
+        let Some(entry) = self.entries.get_mut(&identity.uid) else {
+            return Limits::default();
+        };
+        let (requests, tokens) = entry.meter.remaining(&entry.key.spec, now);
+        Limits { requests, tokens }
+    }
+
+    /// Returns the reports of all keys whose use has changed, with the use they contain.
+    pub(crate) fn reports(&mut self, now: Timestamp) -> Vec<KeyReport> {
+        let dirty = self.entries.iter_mut().filter(|(_, entry)| entry.is_dirty);
+        dirty
+            .map(|(uid, entry)| {
+                entry.is_dirty = false;
+                let status = entry.key.status.clone().unwrap_or_default();
+                let in_progress = entry.meter.in_progress();
+                KeyReport {
+                    uid: uid.clone(),
+                    namespace: entry.identity.namespace.clone(),
+                    name: entry.identity.name.clone(),
+                    version: entry.key.metadata.resource_version.clone(),
+                    before: entry.usage.clone(),
+                    report: entry.usage.report(&self.gateway, &status, in_progress, now),
+                }
+            })
+            .collect()
+    }
+
+    /// Records that a report was written.
+    pub(crate) fn reported(&mut self, written: KeyReport) {
+        if let Some(entry) = self.entries.get_mut(&written.uid) {
+            entry.usage = written.report.usage.with_later(&written.before, &entry.usage);
+        }
+    }
+
+    /// Records that a report was not written, so that the next one contains it.
+    pub(crate) fn not_reported(&mut self, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.is_dirty = true;
+        }
+    }
+}
+
+/// Report of a key's use, to be written to its status.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyReport {
+    pub(super) uid: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Version of the object that the report is based on.
+    pub(super) version: Option<String>,
+    before: Usage,
+    pub(super) report: Report,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use rooflet_api::v1alpha1::ApiKeySpec;
+    use rooflet_base::clock::Clock;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_772_359_200 + second).expect("a time")
+    }
+
+    fn key(name: &str, uid: &str, spec: ApiKeySpec) -> Arc<ApiKey> {
+        let mut key = ApiKey::new(name, spec);
+        key.metadata.namespace = Some("team".to_owned());
+        key.metadata.uid = Some(uid.to_owned());
+        Arc::new(key)
+    }
+
+    fn spec(hash: &str) -> ApiKeySpec {
+        ApiKeySpec {
+            secret_hash: hash.to_owned(),
+            ..ApiKeySpec::default()
+        }
+    }
+
+    #[test]
+    fn secret_identifies_one_key_until_it_is_deleted_or_expires() {
+        let mut ring = KeyRing::new("gateway");
+        let limited = ApiKeySpec {
+            models: vec!["guide".to_owned()],
+            expires_at: Some(Time(at(100))),
+            ..spec("sha256:a")
+        };
+        ring.set(&key("a", "1", limited), at(0));
+        ring.set(&key("b", "2", spec("sha256:b")), at(0));
+        let a = ring.authenticate("sha256:a", at(99)).expect("valid");
+        assert!(a.permits("team", "guide"));
+        assert!(!a.permits("team", "chat") && !a.permits("other", "guide"));
+        let expired = KeyError::Expired("team/a".to_owned());
+        assert_eq!(ring.authenticate("sha256:a", at(100)), Err(expired));
+        assert!(
+            ring.authenticate("sha256:b", at(100))
+                .expect("valid")
+                .permits("team", "chat")
+        );
+        assert_eq!(ring.authenticate("sha256:c", at(0)), Err(KeyError::Unknown));
+        // A replaced secret is invalid at once.
+        ring.set(&key("b", "2", spec("sha256:c")), at(0));
+        assert_eq!(ring.authenticate("sha256:b", at(0)), Err(KeyError::Unknown));
+        assert!(ring.authenticate("sha256:c", at(0)).is_ok());
+        ring.remove("team", "b", None);
+        assert_eq!(ring.authenticate("sha256:c", at(0)), Err(KeyError::Unknown));
+        assert!(ring.authenticate("sha256:a", at(0)).is_ok());
+    }
+
+    #[test]
+    fn key_deleted_during_a_request_is_ignored() {
+        let mut ring = KeyRing::new("gateway");
+        ring.set(&key("a", "1", spec("sha256:a")), at(0));
+        let identity = ring.authenticate("sha256:a", at(0)).expect("valid");
+        ring.admit(&identity, 10, Clock::System.instant(), at(0)).unwrap();
+        ring.remove("team", "a", None);
+        ring.end(&identity, 10, "guide", KeyUsage::default(), at(1));
+        assert!(ring.reports(at(2)).is_empty());
+        // A new key of the same name starts without use.
+        ring.set(&key("a", "2", spec("sha256:b")), at(3));
+        assert!(ring.reports(at(4)).is_empty());
+    }
+
+    #[test]
+    fn reports_until_written() {
+        let mut ring = KeyRing::new("gateway");
+        let minute = ApiKeySpec {
+            tokens_per_minute: Some(1000),
+            ..spec("sha256:a")
+        };
+        ring.set(&key("a", "1", minute), at(0));
+        let identity = ring.authenticate("sha256:a", at(0)).expect("valid");
+        let start = Clock::System.instant();
+        ring.admit(&identity, 100, start, at(0)).unwrap();
+        let used = KeyUsage {
+            requests: 1,
+            prompt_tokens: 110,
+            completion_tokens: 90,
+        };
+        ring.end(&identity, 100, "guide", used, at(1));
+        let tokens = ring.limits(&identity, start).tokens.expect("a limit");
+        assert_eq!((tokens.limit, tokens.remaining), (1000, 800));
+        assert_eq!(tokens.reset, Duration::from_secs(12));
+        let reports = ring.reports(at(10));
+        assert_eq!(reports.len(), 1);
+        assert!(ring.reports(at(20)).is_empty());
+        ring.not_reported(&reports[0].uid);
+        let again = ring.reports(at(30)).remove(0);
+        assert_eq!(again.report.status["tokensToday"], 200);
+        ring.reported(again);
+        assert!(ring.reports(at(40)).is_empty());
+    }
+}
