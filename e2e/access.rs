@@ -2,7 +2,7 @@
 
 mod keys;
 
-use crate::harness::{Cluster, Kubectl};
+use crate::harness::{Cluster, Kubectl, eventually};
 
 /// Starts the API server with kubectl of the administrator and of alice, a member of team-a.
 /// Returns `None` if kubectl is not installed.
@@ -235,4 +235,51 @@ fn impersonation_requires_the_verb_impersonate() {
             "{other}: {refused}"
         );
     }
+}
+
+#[test]
+fn audit_log_records_who_did_what() {
+    let Some((server, alice)) = start() else { return };
+    let admin = &server.kubectl;
+    admin.run("create configmap mine").ok();
+    admin
+        .run("create secret generic hub --from-literal=token=swordfish")
+        .ok();
+    alice.run("get secrets").expect_failure();
+    admin.run("delete configmap mine --as=alice").expect_failure();
+    admin.run("get configmaps").ok();
+    let log = server.scratch.join("data/audit.log");
+    let events = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        assert!(!text.contains("c3dvcmRmaXNo"), "the log contains a Secret");
+        let events: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        events
+    };
+    let find = |user: &str, verb: &str, resource: &str, code: u16| {
+        eventually("the event", || {
+            let events = events();
+            let found = events.iter().find(|event| {
+                event["user"]["username"] == user
+                    && event["verb"] == verb
+                    && event["objectRef"]["resource"] == resource
+                    && event["responseStatus"]["code"] == code
+            });
+            found.cloned().ok_or_else(|| format!("{events:?}"))
+        })
+    };
+    let created = find("system:admin", "create", "configmaps", 201);
+    assert_eq!(created["objectRef"]["namespace"], "default");
+    assert_eq!(created["sourceIPs"], serde_json::json!(["127.0.0.1"]));
+    assert!(created["userAgent"].to_string().contains("kubectl"), "{created}");
+    find("system:admin", "create", "secrets", 201);
+    let denied = find("alice", "list", "secrets", 403);
+    assert_eq!(denied["annotations"]["authorization.k8s.io/decision"], "forbid");
+    let impersonated = find("system:admin", "delete", "configmaps", 403);
+    assert_eq!(impersonated["impersonatedUser"]["username"], "alice");
+    let is_read =
+        |event: &serde_json::Value| event["verb"] == "list" && event["objectRef"]["resource"] == "configmaps";
+    assert!(!events().iter().any(is_read));
 }

@@ -24,6 +24,7 @@
 //!
 //! All errors are `status::ApiError`s.
 
+mod audit;
 mod authentication;
 pub mod authorization;
 mod builtin;
@@ -44,6 +45,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use audit::{Audit, AuditPolicy, AuditSink};
 pub use builtin::SECRET_STORAGE;
 pub use controller::certificates::CertificateSigners;
 pub use controller::expiry::EventRetention;

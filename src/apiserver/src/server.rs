@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::audit::Audit;
 use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
@@ -42,6 +43,8 @@ pub struct ApiServerConfig {
     /// Signers of requested certificates. If `None`, the server signs no certificates.
     pub signers: Option<CertificateSigners>,
     pub in_flight: InFlightLimits,
+    /// Record of requests. `None` records nothing.
+    pub audit: Option<Audit>,
     pub events: EventRetention,
     /// Authorizers, in order; see [`authorization`](crate::authorization).
     pub authorizers: Vec<Arc<dyn Authorizer>>,
@@ -62,6 +65,7 @@ impl ApiServerConfig {
             users: None,
             signers: None,
             in_flight: InFlightLimits::default(),
+            audit: None,
             events: EventRetention::default(),
             authorizers: Vec::new(),
             policies: Vec::new(),
@@ -112,6 +116,7 @@ pub struct ApiServer {
     rules: Arc<Rules>,
     cluster_roles: Vec<Value>,
     in_flight: InFlight,
+    audit: Option<Audit>,
     events: EventRetention,
     metrics: ApiServerMetrics,
     metrics_registry: base_metrics::Registry,
@@ -138,6 +143,7 @@ impl ApiServer {
             rules: Arc::new(rules),
             cluster_roles: config.cluster_roles,
             in_flight: InFlight::new(config.in_flight),
+            audit: config.audit,
             events: config.events,
             metrics,
             metrics_registry: metrics_registry.clone(),
@@ -236,6 +242,7 @@ impl ApiServer {
             users: self.users,
             rules: self.rules,
             in_flight: self.in_flight,
+            audit: self.audit,
             metrics: self.metrics,
             metrics_registry: self.metrics_registry,
             address: address.clone(),

@@ -1,6 +1,7 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, limits, graceful shutdown.
 
 use std::io;
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
+use crate::audit::Identity;
 use crate::endpoints::handlers::{Admitted, Api};
 use crate::endpoints::reply::{self, Reply};
 use crate::endpoints::request::{Certificates, Query, Request};
@@ -41,7 +43,7 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) {
     let acceptor = tls.map(|config| TlsAcceptor::from(with_alpn(config)));
-    let connection = |stream, _| {
+    let connection = |stream: TcpStream, _| {
         let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), stop.clone());
         async move {
             api.metrics.connections.inc();
@@ -67,8 +69,9 @@ async fn connection(
     api: &Arc<Api>,
     stop: &CancellationToken,
 ) {
+    let client = stream.peer_addr().ok().map(|address| address.ip());
     let Some(acceptor) = acceptor else {
-        return requests(stream, Certificates::default(), api, stop).await;
+        return requests(stream, client, Certificates::default(), api, stop).await;
     };
     let handshake = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream));
     let Some(outcome) = stop.run_until_cancelled(handshake).await else {
@@ -78,7 +81,7 @@ async fn connection(
         Ok(Ok(stream)) => {
             let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = shown.to_vec().into();
-            requests(stream, certificates, api, stop).await;
+            requests(stream, client, certificates, api, stop).await;
         }
         Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
         Err(_) => debug!("TLS handshake timed out"),
@@ -87,19 +90,26 @@ async fn connection(
 
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    client: Option<IpAddr>,
     certificates: Certificates,
     api: &Arc<Api>,
     stop: &CancellationToken,
 ) {
     let respond = |request| {
         let (api, certificates) = (Arc::clone(api), Arc::clone(&certificates));
-        async move { respond(&api, certificates, request).await }
+        async move { respond(&api, client, certificates, request).await }
     };
     carry(stream, respond, stop).await;
 }
 
 /// Handles one request. A panic of the handler results in status 500.
-async fn respond(api: &Api, certificates: Certificates, request: http::Request<Incoming>) -> Reply {
+async fn respond(
+    api: &Api,
+    client: Option<IpAddr>,
+    certificates: Certificates,
+    request: http::Request<Incoming>,
+) -> Reply {
+    let received = api.engine.clock.now();
     let (parts, mut body) = request.into_parts();
     let mut request = Request {
         method: parts.method,
@@ -109,8 +119,9 @@ async fn respond(api: &Api, certificates: Certificates, request: http::Request<I
         body: Bytes::new(),
         certificates,
     };
+    let mut identity = Identity::default();
     let admitted = async {
-        let admitted = api.admit(&request)?;
+        let admitted = api.admit(&request, &mut identity)?;
         Ok::<_, ApiError>((admitted, read(&mut body).await?))
     };
     let (
@@ -125,18 +136,21 @@ async fn respond(api: &Api, certificates: Certificates, request: http::Request<I
             if !request.headers.contains_key(header::EXPECT) {
                 drain(body).await;
             }
-            return reply::error(&err, request.is_pretty());
+            let mut reply = reply::error(&err, request.is_pretty());
+            api.audit(&request, &identity, client, received, &mut reply);
+            return reply;
         }
     };
     request.body = bytes;
-    let path = request.path.clone();
-    AssertUnwindSafe(api.handle(request, user))
+    let mut reply = AssertUnwindSafe(api.handle(&request, user))
         .catch_unwind()
         .await
         .unwrap_or_else(|_| {
-            error!(path, "request handler panicked");
+            error!(path = request.path, "request handler panicked");
             reply::error(&ApiError::internal("the request handler panicked"), false)
-        })
+        });
+    api.audit(&request, &identity, client, received, &mut reply);
+    reply
 }
 
 /// Discards the rest of a body, within limits. If the server closed the connection while the client

@@ -1,15 +1,18 @@
 //! Handling of requests: admission, routing, and one function per verb.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::{HeaderValue, Method, StatusCode, header};
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+use crate::audit::{Audit, Finished, Identity};
 use crate::authentication::account_token::{Referenced, TokenUser};
 use crate::authentication::{self, API_AUDIENCE, Impersonation, RejectTokenError, TokenSources, User};
 use crate::authorization::{RequestHead, Requestor, Rules};
@@ -48,6 +51,7 @@ pub(crate) struct Api {
     pub users: Option<UserCertificates>,
     pub rules: Arc<Rules>,
     pub in_flight: InFlight,
+    pub audit: Option<Audit>,
     pub metrics: ApiServerMetrics,
     pub metrics_registry: metrics::Registry,
     /// Address for clients: `host:port`.
@@ -76,7 +80,9 @@ pub(super) struct Call<'a> {
 impl Api {
     /// Authenticates and authorizes a request and acquires an in-flight permit. Uses only the
     /// request head, before the body is read, so that rejected requests are cheap.
-    pub(crate) fn admit(&self, request: &Request) -> Result<Admitted, ApiError> {
+    ///
+    /// `identity` receives the user of the request, also if the request is rejected.
+    pub(crate) fn admit(&self, request: &Request, identity: &mut Identity) -> Result<Admitted, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);
         let head = RequestHead {
@@ -85,10 +91,10 @@ impl Api {
             path: &request.path,
             field_selector: request.query.get("fieldSelector").unwrap_or_default(),
         };
-        let admitted = self.authenticate(request).and_then(|user| {
+        let admitted = self.authenticate(request, identity).and_then(|user| {
             self.rules.authorize(&user, head)?;
             Ok(Admitted {
-                user: Arc::new(user),
+                user,
                 permit: self.in_flight.acquire(&route, verb)?,
             })
         });
@@ -101,29 +107,55 @@ impl Api {
     }
 
     /// Handles an admitted request. Always returns a response.
-    pub(crate) async fn handle(&self, request: Request, user: Arc<User>) -> Reply {
+    pub(crate) async fn handle(&self, request: &Request, user: Arc<User>) -> Reply {
         let started = self.engine.clock.instant();
         let route = routes::parse(&request.path);
-        let verb = verb(&request, &route);
+        let verb = verb(request, &route);
         let mut warnings = Warnings::default();
         let by = Requestor {
             user,
             verb,
             rules: Arc::clone(&self.rules),
         };
-        let outcome = self.dispatch(&request, &route, &by, &mut warnings).await;
+        let outcome = self.dispatch(request, &route, &by, &mut warnings).await;
         let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.is_pretty()));
         if gzip::accepts_gzip(request.header(header::ACCEPT_ENCODING)) {
             reply = gzip::compressed(reply);
         }
         reply::add_warnings(&mut reply, warnings.into_texts());
-        if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
-            reply.headers_mut().insert("audit-id", id);
-        }
         let took = self.engine.clock.instant() - started;
         self.metrics
             .observe(verb, self.metric_label(&route), reply.status().as_u16(), took);
         reply
+    }
+
+    /// Sets the `Audit-Id` of a response, and records the request.
+    pub(crate) fn audit(
+        &self,
+        request: &Request,
+        identity: &Identity,
+        client: Option<IpAddr>,
+        received: Timestamp,
+        reply: &mut Reply,
+    ) {
+        let id = uuid::Uuid::new_v4().to_string();
+        if let Some(audit) = &self.audit {
+            let route = routes::parse(&request.path);
+            audit.finished(&Finished {
+                request,
+                verb: verb(request, &route),
+                route: &route,
+                identity,
+                client,
+                status: reply.status(),
+                id: &id,
+                received,
+                finished: self.engine.clock.now(),
+            });
+        }
+        if let Ok(id) = HeaderValue::from_str(&id) {
+            reply.headers_mut().insert("audit-id", id);
+        }
     }
 
     /// Returns the resource label of a metric. Only served names are used, to bound cardinality.
@@ -163,7 +195,7 @@ impl Api {
         self.document(request, route)
     }
 
-    fn authenticate(&self, request: &Request) -> Result<User, ApiError> {
+    fn authenticate(&self, request: &Request, identity: &mut Identity) -> Result<Arc<User>, ApiError> {
         let certificate = match &self.users {
             Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
             Some(_) | None => None,
@@ -173,12 +205,19 @@ impl Api {
             Ok(found.user)
         };
         let caller = authentication::authenticate(certificate, &request.headers, of_token)?;
+        let caller = Arc::new(caller);
+        identity.user = Some(caller.clone());
         let Some(requested) = Impersonation::parse(&request.headers)? else {
             return Ok(caller);
         };
         self.rules.authorize_impersonation(&caller, &requested)?;
         debug!(caller = caller.name, user = requested.user.name, "impersonating");
-        Ok(requested.user)
+        let user = Arc::new(requested.user);
+        *identity = Identity {
+            user: Some(user.clone()),
+            impersonated_by: Some(caller),
+        };
+        Ok(user)
     }
 
     /// Returns the user of a bearer token that is valid for one of the audiences.

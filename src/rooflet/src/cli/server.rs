@@ -15,7 +15,7 @@ use crate::node::server::{Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
 use crate::node::simulated_fleet;
 use crate::node::simulated_fleet::SimulatedFleet;
-use rooflet_apiserver::InFlightLimits;
+use rooflet_apiserver::{AuditPolicy, InFlightLimits};
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
@@ -97,6 +97,10 @@ pub(crate) struct Args {
     /// status 429.
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
+    /// Requests to the API server that DATA_DIR/audit.log records, one line each, without bodies and
+    /// credentials: `none`, `writes` (writes, denied requests, reads of Secrets) or `all`.
+    #[arg(long, value_name = "MODE", default_value = "writes", value_parser = audit_policy)]
+    audit: AuditMode,
     /// Retention of events after they last occurred, such as 24h. The server keeps at most 16 MiB of
     /// events.
     #[arg(long, default_value = "168h", value_name = "DURATION", value_parser = event_ttl)]
@@ -148,6 +152,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             requests: args.max_requests_inflight,
             mutating_requests: args.max_mutating_requests_inflight,
         },
+        audit: args.audit.0,
         event_ttl: args.event_ttl,
         reserve_node_failures: args.reserve_node_failures.into(),
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
@@ -176,6 +181,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     server::wait(&tasks)
         .await
         .map_err(|err| Failure::from(anyhow::Error::from(err)))
+}
+
+/// Policy of `--audit`; `None` records nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AuditMode(Option<AuditPolicy>);
+
+fn audit_policy(text: &str) -> Result<AuditMode, &'static str> {
+    match text {
+        "none" => Ok(AuditMode(None)),
+        "writes" => Ok(AuditMode(Some(AuditPolicy::Writes))),
+        "all" => Ok(AuditMode(Some(AuditPolicy::All))),
+        _ => Err("must be `none`, `writes` or `all`"),
+    }
 }
 
 /// Parses the retention of events.

@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tracing::info;
 use uuid::Uuid;
 
+use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
@@ -17,7 +18,8 @@ use super::status_server;
 use super::traces;
 use rooflet_api::crd;
 use rooflet_apiserver::{
-    ApiServer, ApiServerConfig, CertificateSigners, EventRetention, InFlightLimits, StartApiServerError,
+    ApiServer, ApiServerConfig, Audit, AuditPolicy, CertificateSigners, EventRetention, InFlightLimits,
+    StartApiServerError,
 };
 use rooflet_artifact::remote::HubAccess;
 use rooflet_authorizer::NodeAuthorizer;
@@ -68,6 +70,8 @@ pub(crate) struct ServerConfig {
     pub(crate) roles: Vec<Role>,
     /// Limits of concurrent requests to the API server.
     pub(crate) in_flight: InFlightLimits,
+    /// Requests to the API server that are recorded in `audit.log`.
+    pub(crate) audit: Option<AuditPolicy>,
     /// Retention of events after they last occurred.
     pub(crate) event_ttl: Duration,
     /// Node-loss reserve: number of nodes whose replicas must fit on the remaining nodes.
@@ -268,6 +272,10 @@ async fn start_api_server(
         users: Some(users),
         signers: Some(signers),
         in_flight: config.in_flight,
+        audit: config.audit.map(|policy| Audit {
+            policy,
+            sink: Arc::new(AuditLog::start(&directory.join("audit.log"), tasks)),
+        }),
         events: EventRetention {
             lifetime: config.event_ttl,
             ..EventRetention::default()

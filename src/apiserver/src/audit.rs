@@ -1,0 +1,247 @@
+//! Audit: who did what to which object, from where, and whether it was allowed.
+//!
+//! Events have the form of Kubernetes (`audit.k8s.io/v1`, level `Metadata`): no bodies, no
+//! credentials, no query parameters.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{StatusCode, header};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::authentication::User;
+use crate::endpoints::request::Request;
+use crate::endpoints::routes::{ResourcePath, Route};
+use rooflet_apimachinery::verb::Verb;
+
+/// Characters of a client's `User-Agent` in an event.
+const USER_AGENT_MAX: usize = 256;
+
+/// Requests that are recorded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AuditPolicy {
+    /// Denied requests, writes, and reads of Secrets. Without writes of status, Leases and Events,
+    /// and without reviews.
+    #[default]
+    Writes,
+    /// All requests to resources.
+    All,
+}
+
+/// Receiver of events. Must not block.
+pub trait AuditSink: Send + Sync {
+    fn record(&self, event: Value);
+}
+
+/// Configured audit.
+#[derive(Clone)]
+pub struct Audit {
+    pub policy: AuditPolicy,
+    pub sink: Arc<dyn AuditSink>,
+}
+
+/// User of a request, and the caller if it impersonates the user.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Identity {
+    /// `None` if the credentials were not accepted.
+    pub(crate) user: Option<Arc<User>>,
+    pub(crate) impersonated_by: Option<Arc<User>>,
+}
+
+/// Facts of a finished request.
+pub(crate) struct Finished<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) route: &'a Route,
+    pub(crate) verb: Verb,
+    pub(crate) identity: &'a Identity,
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) status: StatusCode,
+    pub(crate) id: &'a str,
+    pub(crate) received: Timestamp,
+    pub(crate) finished: Timestamp,
+}
+
+impl AuditPolicy {
+    /// Returns whether a request is recorded.
+    fn includes(self, path: &ResourcePath, verb: Verb, status: StatusCode) -> bool {
+        if self == Self::All || matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return true;
+        }
+        let is_in = |group: &str| path.group == group;
+        let is_review = is_in("authorization.k8s.io") || is_in("authentication.k8s.io");
+        let is_frequent = matches!(path.resource.as_str(), "leases" | "events")
+            || path.subresource.as_deref() == Some("status");
+        match verb {
+            Verb::Get | Verb::List | Verb::Watch => is_in("") && path.resource == "secrets",
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
+                !is_review && !is_frequent
+            }
+            Verb::Impersonate | Verb::Post | Verb::Put | Verb::Other => false,
+        }
+    }
+}
+
+impl Audit {
+    /// Records a finished request, if the policy includes it.
+    pub(crate) fn finished(&self, finished: &Finished<'_>) {
+        let Route::Resource(path) = finished.route else {
+            return;
+        };
+        if self.policy.includes(path, finished.verb, finished.status) {
+            self.sink.record(event(finished, path));
+        }
+    }
+}
+
+fn user(user: &User) -> Value {
+    json!({"username": user.name, "groups": user.groups})
+}
+
+fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
+    let agent = finished.request.headers.get(header::USER_AGENT);
+    let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let agent: String = agent.chars().take(USER_AGENT_MAX).collect();
+    let is_denied = matches!(finished.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let anonymous = User::new("", &[]);
+    let own = finished.identity.user.as_deref().unwrap_or(&anonymous);
+    let caller = finished.identity.impersonated_by.as_deref();
+    let mut object = json!({"resource": path.resource, "apiVersion": path.version});
+    let parts = [
+        ("apiGroup", Some(&path.group).filter(|group| !group.is_empty())),
+        ("namespace", path.namespace.as_ref()),
+        ("name", path.name.as_ref()),
+        ("subresource", path.subresource.as_ref()),
+    ];
+    for (name, value) in parts {
+        if let Some(value) = value {
+            object[name] = json!(value);
+        }
+    }
+    let mut event = json!({
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": finished.id,
+        "stage": if finished.verb == Verb::Watch { "ResponseStarted" } else { "ResponseComplete" },
+        "requestURI": finished.request.path,
+        "verb": finished.verb,
+        "user": user(caller.unwrap_or(own)),
+        "sourceIPs": finished.client.map(|address| vec![address.to_canonical().to_string()]).unwrap_or_default(),
+        "userAgent": agent,
+        "objectRef": object,
+        "responseStatus": {"code": finished.status.as_u16()},
+        "requestReceivedTimestamp": format!("{:.6}", finished.received),
+        "stageTimestamp": format!("{:.6}", finished.finished),
+        "annotations": {"authorization.k8s.io/decision": if is_denied { "forbid" } else { "allow" }},
+    });
+    if caller.is_some() {
+        event["impersonatedUser"] = user(own);
+    }
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoints::request::Query;
+    use crate::endpoints::routes;
+
+    fn path(text: &str) -> ResourcePath {
+        match routes::parse(text) {
+            Route::Resource(path) => path,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn default_policy_records_writes_denials_and_reads_of_secrets() {
+        let mdep = "/apis/rooflet.dev/v1alpha1/namespaces/default/modeldeployments/guide";
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/a";
+        for (text, verb, status, expect) in [
+            (mdep, Verb::Patch, 200, true),
+            (mdep, Verb::Delete, 404, true),
+            (mdep, Verb::Get, 200, false),
+            (mdep, Verb::Get, 403, true),
+            (mdep, Verb::Watch, 401, true),
+            (lease, Verb::Update, 200, false),
+            (lease, Verb::Update, 403, true),
+            ("/api/v1/namespaces/default/secrets/a", Verb::Get, 200, true),
+            ("/api/v1/secrets", Verb::List, 200, true),
+            ("/api/v1/namespaces/default/events", Verb::Create, 201, false),
+            (
+                "/apis/rooflet.dev/v1alpha1/fleetnodes/a/status",
+                Verb::Patch,
+                200,
+                false,
+            ),
+            (
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                Verb::Create,
+                201,
+                false,
+            ),
+        ] {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let (path, policy) = (path(text), AuditPolicy::Writes);
+            assert_eq!(
+                policy.includes(&path, verb, status),
+                expect,
+                "{verb} {text} {status}"
+            );
+            assert!(AuditPolicy::All.includes(&path, verb, status));
+        }
+    }
+
+    #[test]
+    fn event_names_caller_object_and_decision_without_credentials() {
+        let mut headers = http::HeaderMap::new();
+        headers.insert(
+            header::AUTHORIZATION,
+            http::HeaderValue::from_static("Bearer hidden"),
+        );
+        headers.insert(
+            header::USER_AGENT,
+            http::HeaderValue::from_static("kubectl/v1.36.2"),
+        );
+        let request = Request {
+            method: http::Method::DELETE,
+            path: "/api/v1/namespaces/team/secrets/hub".to_owned(),
+            query: Query::parse("token=hidden"),
+            headers,
+            body: bytes::Bytes::from_static(b"hidden"),
+            certificates: Arc::default(),
+        };
+        let alice = Arc::new(User::new("alice", &["team-a"]));
+        let identity = Identity {
+            user: Some(Arc::new(User::new("bob", &[]))),
+            impersonated_by: Some(alice),
+        };
+        let at: Timestamp = "2026-03-01T10:00:00Z".parse().expect("a time");
+        let event = event(
+            &Finished {
+                request: &request,
+                route: &routes::parse(&request.path),
+                verb: Verb::Delete,
+                identity: &identity,
+                client: Some([192, 0, 2, 7].into()),
+                status: StatusCode::FORBIDDEN,
+                id: "id-1",
+                received: at,
+                finished: at,
+            },
+            &path(&request.path),
+        );
+        assert_eq!(event["user"]["username"], "alice");
+        assert_eq!(event["impersonatedUser"]["username"], "bob");
+        assert_eq!(event["sourceIPs"], json!(["192.0.2.7"]));
+        assert_eq!(
+            event["objectRef"],
+            json!({"resource": "secrets", "apiVersion": "v1", "namespace": "team", "name": "hub"})
+        );
+        assert_eq!(event["verb"], "delete");
+        assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
+        assert_eq!(event["stageTimestamp"], "2026-03-01T10:00:00.000000Z");
+        assert!(!event.to_string().contains("hidden"), "{event}");
+    }
+}
