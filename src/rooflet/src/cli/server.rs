@@ -54,8 +54,8 @@ pub(crate) struct Args {
     /// Without this option, a request needs no key, but a key that it presents must be valid.
     #[arg(long)]
     require_keys: bool,
-    /// Address of `/health` and `/metrics`, for processes without the role gateway, which serves
-    /// both at its own address.
+    /// Additional address of `/health` and `/metrics`, without keys. The gateway serves both at its
+    /// own address, too, but with --require-keys `/metrics` only to this machine.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics_listen: Option<SocketAddr>,
     /// Web origins that may send requests to the gateway, such as `https://chat.example.com`; `*`
