@@ -1,14 +1,17 @@
 //! Configuration of an agent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
+use rustls::ServerConfig;
 
 use crate::models::ServableModel;
 use crate::node::quiet_hours::QuietHours;
 use rooflet_artifact::remote::HubAccess;
 use rooflet_inference_api::openai::origins::AllowedOrigins;
+use rooflet_pki::Revocations;
 
 /// Configuration of an agent.
 #[derive(Debug, Clone)]
@@ -21,6 +24,8 @@ pub struct AgentConfig {
     pub manifest_dir: Option<Utf8PathBuf>,
     /// Base URL under which gateways and users reach the agent's HTTP server.
     pub endpoint: String,
+    /// TLS of the HTTP server; `None` for plain HTTP.
+    pub tls: Option<AgentTls>,
     /// Web origins whose pages may send requests to the agent.
     pub allowed_origins: AllowedOrigins,
     /// Times at which the machine does not serve.
@@ -49,6 +54,14 @@ pub struct AgentConfig {
     pub let_sleep: bool,
     /// Set for a simulated machine.
     pub simulated: Option<SimulatedMachine>,
+}
+
+/// TLS of the agent's HTTP server.
+#[derive(Debug, Clone)]
+pub struct AgentTls {
+    pub config: Arc<ServerConfig>,
+    /// Revoked nodes, if clients must present a certificate of the fleet.
+    pub fleet: Option<Revocations>,
 }
 
 /// Simulated machine. The agent never probes it: its speed comes from the chip's data sheet.

@@ -12,10 +12,10 @@ use tracing::{info, warn};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_client as client;
-use rooflet_client::{ConnectError, KubeconfigSource, Renewable, SigningError, sign_node};
+use rooflet_client::{CertificateKind, ConnectError, KubeconfigSource, Renewable, SigningError, sign};
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::{Credentials, WriteKubeconfigError};
-use rooflet_pki::{NodeCertificate, NodeRequest, certificate_pem};
+use rooflet_pki::{Identity, KeyRequest, NodeCertificate, Role, certificate_pem};
 
 /// Interval between attempts to renew the certificate.
 const RETRY: Duration = Duration::from_secs(600);
@@ -145,8 +145,14 @@ impl NodeCredentials {
             .as_ref()
             .and_then(|certificate| certificate.node.as_deref())
             .ok_or(RenewError::Foreign)?;
-        let request = NodeRequest::new(node).map_err(RenewError::Key)?;
-        let signed = sign_node(&self.client, &request.request_pem, PATIENCE).await?;
+        let request = KeyRequest::client(&Identity::new(Role::Node, node)).map_err(RenewError::Key)?;
+        let signed = sign(
+            &self.client,
+            CertificateKind::NodeClient,
+            &request.request_pem,
+            PATIENCE,
+        )
+        .await?;
         let renewed =
             NodeCertificate::read(signed.as_bytes()).filter(|renewed| renewed.node.as_deref() == Some(node));
         let renewed = renewed.ok_or(RenewError::Foreign)?;

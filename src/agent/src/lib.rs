@@ -35,7 +35,7 @@ pub mod sync;
 pub mod workers;
 
 pub use agent::{Agent, StartAgentError};
-pub use config::{AgentConfig, SimulatedEngine, SimulatedMachine};
+pub use config::{AgentConfig, AgentTls, SimulatedEngine, SimulatedMachine};
 pub use credentials::NodeCredentials;
 pub use node::LEASE_PERIOD;
 pub use node::quiet_hours::{ParseQuietHoursError, QuietHours};

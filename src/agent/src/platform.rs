@@ -188,6 +188,7 @@ mod tests {
             hub: None,
             manifest_dir: None,
             endpoint: "http://mini-1:7490".to_owned(),
+            tls: None,
             allowed_origins: Default::default(),
             quiet_hours: Default::default(),
             engine: "mlx 0.0.0".to_owned(),

@@ -1,6 +1,7 @@
 //! The agent's HTTP server: proxy to the workers' sockets, worker logs, and an OpenAI endpoint for
 //! the node's models.
 
+mod callers;
 mod stalled;
 
 use std::collections::BTreeSet;
@@ -79,14 +80,27 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     let advertised = advertised.and_then(|url: Uri| Some(url.host()?.to_owned()));
     let names = advertised.into_iter().chain([Host::Native.identity().hostname]);
     let origin_rules = OriginRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
-    let router = router(app, origin_rules);
+    let mut router = router(app, origin_rules);
+    let tls = config.tls.clone();
+    if let Some(revocations) = tls.as_ref().and_then(|tls| tls.fleet.clone()) {
+        router = router.layer(axum::middleware::from_fn_with_state(
+            revocations,
+            callers::authorize,
+        ));
+    }
     tasks.spawn("http", move |stop| {
         Box::pin(async move {
             // Open connections end with their clients or with the process: a stream must not delay
             // the agent's shutdown.
+            let served = async {
+                match tls {
+                    Some(tls) => connection::serve_tls(listener, tls.config, router, stop.clone()).await,
+                    None => connection::serve_tcp(listener, router, stop.clone()).await,
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = connection::serve_tcp(listener, router, stop.clone()) => {}
+                () = served => {}
             }
             Ok::<_, Infallible>(())
         })

@@ -53,6 +53,11 @@ pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// Time without renewal of its Lease after which a node is lost.
 pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 
+/// ConfigMap that machines of the fleet read: authorities of certificates and revoked nodes.
+pub const FLEET_TRUST: &str = "rooflet-fleet-trust";
+/// Namespace of [`FLEET_TRUST`]; exists on every Kubernetes cluster.
+pub const FLEET_TRUST_NAMESPACE: &str = "kube-system";
+
 /// Prefix of the names of gateway Leases.
 pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
 /// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.

@@ -25,7 +25,9 @@ use serde_json::{Value, json};
 use super::{ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
-use rooflet_pki::{AccountKey, Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
+use rooflet_pki::{
+    AccountKey, Authority, AuthorityKind, Revocations, ServingCertificate, Token, UserCertificates,
+};
 use rooflet_store::{HistoryLimits, Store};
 
 /// Upper bound of every wait.
@@ -106,8 +108,10 @@ impl Certificates {
         let signers = CertificateSigners {
             client: open(AuthorityKind::Client),
             node: open(AuthorityKind::Node),
+            uri_of: None,
         };
-        let users = UserCertificates::new(&signers.client, clock.clone()).expect("a trust anchor");
+        let users = UserCertificates::new(&signers.client, Revocations::default(), clock.clone())
+            .expect("a trust anchor");
         let certificate = ServingCertificate::issue(serving, [], clock.clone()).expect("a certificate");
         Self {
             tls: Arc::new(certificate.server_config(&users).expect("a configuration")),

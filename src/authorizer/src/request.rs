@@ -2,7 +2,7 @@
 //! content of objects.
 
 use rooflet_api as api;
-use rooflet_api::meta::{LEASE_NAMESPACE, lease_name};
+use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE, LEASE_NAMESPACE, lease_name};
 use rooflet_apimachinery::selector::FieldSelector;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Decision, ResourceAttributes, User};
@@ -39,10 +39,11 @@ fn allow_if(is_allowed: bool, reason: impl FnOnce() -> String) -> Decision {
 
 /// Allows requests for the agent's own node and its replicas, and writes of events.
 fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decision {
-    let selects = |field: &str| {
+    let selects_value = |field: &str, value: &str| {
         let parsed = FieldSelector::parse(at.field_selector).ok();
-        parsed.is_some_and(|selector| selector.exact(field) == Some(node))
+        parsed.is_some_and(|selector| selector.exact(field) == Some(value))
     };
+    let selects = |field: &str| selects_value(field, node);
     let names = |name: &str| at.name == Some(name);
     match (at.group, at.resource, at.subresource, verb) {
         (api::GROUP, NODES, None, Verb::Create) => Decision::Allow,
@@ -72,6 +73,12 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
         ("", "namespaces", None, Verb::Get) => allow_if(names("kube-system"), || {
             format!("node {node:?} may read only the namespace kube-system")
         }),
+        ("", "configmaps", None, Verb::Get | Verb::List | Verb::Watch) => {
+            let is_named = names(FLEET_TRUST) || selects_value("metadata.name", FLEET_TRUST);
+            allow_if(at.namespace == Some(FLEET_TRUST_NAMESPACE) && is_named, || {
+                format!("node {node:?} may read only the ConfigMap {FLEET_TRUST_NAMESPACE}/{FLEET_TRUST}")
+            })
+        }
         (LEASE_GROUP, LEASES, None, Verb::Create) => allow_if(at.namespace == Some(LEASE_NAMESPACE), || {
             format!("node {node:?} may create its Lease only in the namespace {LEASE_NAMESPACE}")
         }),
@@ -126,6 +133,8 @@ mod tests {
     const NODE: &str = "/apis/rooflet.dev/v1alpha1/fleetnodes";
     const REPLICA: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas";
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+    const CONFIG: &str = "/api/v1/namespaces/kube-system/configmaps";
 
     /// Verb, path, field selector, and true if the request is allowed.
     type Case = (Verb, String, &'static str, bool);
@@ -213,6 +222,22 @@ mod tests {
                     Verb::DeleteCollection,
                     REPLICA.to_owned(),
                     "spec.nodeName=a",
+                    false,
+                ),
+                (Verb::Get, format!("{CONFIG}/rooflet-fleet-trust"), "", true),
+                (Verb::Get, format!("{CONFIG}/other"), "", false),
+                (
+                    Verb::Watch,
+                    CONFIG.to_owned(),
+                    "metadata.name=rooflet-fleet-trust",
+                    true,
+                ),
+                (Verb::List, CONFIG.to_owned(), "", false),
+                (Verb::Patch, format!("{CONFIG}/rooflet-fleet-trust"), "", false),
+                (
+                    Verb::Get,
+                    "/api/v1/namespaces/default/configmaps/rooflet-fleet-trust".to_owned(),
+                    "",
                     false,
                 ),
                 (Verb::Get, format!("{LEASE}/fleetnode-a"), "", true),

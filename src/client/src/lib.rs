@@ -31,5 +31,5 @@ pub use election::{Elector, Leadership, RENEW_DEADLINE};
 pub use error::ApiError;
 pub use events::{EventType, Recorder};
 pub use renewable::Renewable;
-pub use signing::{SigningError, sign_node};
+pub use signing::{CertificateKind, SigningError, sign};
 pub use status::{FIELD_MANAGER, merge_diff, patch_status};

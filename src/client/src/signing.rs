@@ -1,18 +1,55 @@
-//! Certificates for nodes: creates a CertificateSigningRequest and waits until it is signed.
+//! Certificates for machines and people: creates a CertificateSigningRequest and waits until it is
+//! signed.
 
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::json;
+use tracing::info;
 
 use super::{ApiError, FIELD_MANAGER};
 
-/// Kubernetes signer of client certificates for nodes.
-const NODE_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const PERIOD: Duration = Duration::from_millis(500);
+
+/// Kind of certificate. Each has a signer of Kubernetes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CertificateKind {
+    /// Client certificate of a node.
+    NodeClient,
+    /// Serving certificate of a node.
+    NodeServing,
+    /// Client certificate of a gateway or a person. The request is approved with the credentials of
+    /// the client, if they permit it. Otherwise, an administrator must approve it.
+    Client { lifetime: Duration },
+}
+
+impl CertificateKind {
+    fn signer(self) -> &'static str {
+        match self {
+            Self::NodeClient => "kubernetes.io/kube-apiserver-client-kubelet",
+            Self::NodeServing => "kubernetes.io/kubelet-serving",
+            Self::Client { .. } => "kubernetes.io/kube-apiserver-client",
+        }
+    }
+
+    fn usage(self) -> &'static str {
+        match self {
+            Self::NodeServing => "server auth",
+            Self::NodeClient | Self::Client { .. } => "client auth",
+        }
+    }
+
+    fn expiration_seconds(self) -> Option<i32> {
+        match self {
+            Self::Client { lifetime } => i32::try_from(lifetime.as_secs()).ok(),
+            Self::NodeClient | Self::NodeServing => None,
+        }
+    }
+}
 
 /// Reason why no certificate was issued.
 #[derive(Debug, thiserror::Error)]
@@ -31,23 +68,28 @@ pub enum SigningError {
     Unsigned { name: String, seconds: u64 },
 }
 
-/// Requests a certificate for a node, waits up to `timeout` until it is signed, and returns it in
-/// PEM. Signing takes longer if an administrator must approve the request.
-pub async fn sign_node(
+/// Requests a certificate, waits up to `timeout` until it is signed, and returns it in PEM. Signing
+/// takes longer if an administrator must approve the request.
+pub async fn sign(
     client: &Client,
+    kind: CertificateKind,
     request_pem: &str,
     timeout: Duration,
 ) -> Result<String, SigningError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
     let request = CertificateSigningRequest {
         metadata: ObjectMeta {
-            generate_name: Some("node-csr-".to_owned()),
+            generate_name: Some(match kind {
+                CertificateKind::NodeClient | CertificateKind::NodeServing => "node-csr-".to_owned(),
+                CertificateKind::Client { .. } => "client-csr-".to_owned(),
+            }),
             ..ObjectMeta::default()
         },
         spec: CertificateSigningRequestSpec {
             request: ByteString(request_pem.as_bytes().to_vec()),
-            signer_name: NODE_CLIENT_SIGNER.to_owned(),
-            usages: Some(["digital signature", "client auth"].map(str::to_owned).into()),
+            signer_name: kind.signer().to_owned(),
+            usages: Some(["digital signature", kind.usage()].map(str::to_owned).into()),
+            expiration_seconds: kind.expiration_seconds(),
             ..CertificateSigningRequestSpec::default()
         },
         status: None,
@@ -58,6 +100,9 @@ pub async fn sign_node(
     };
     let created = requests.create(&params, &request).await.map_err(ApiError::from)?;
     let name = created.metadata.name.unwrap_or_default();
+    if matches!(kind, CertificateKind::Client { .. }) {
+        approve(&requests, &name).await?;
+    }
     let signed = async {
         loop {
             let now = requests.get(&name).await.map_err(ApiError::from)?;
@@ -73,6 +118,35 @@ pub async fn sign_node(
             seconds: timeout.as_secs(),
             name: name.clone(),
         }),
+    }
+}
+
+/// Approves a request. Without permission, the request waits for an administrator.
+async fn approve(requests: &Api<CertificateSigningRequest>, name: &str) -> Result<(), SigningError> {
+    let condition = json!({
+        "type": "Approved",
+        "status": "True",
+        "reason": "ApprovedByRequestor",
+        "message": "The requestor may approve requests of this signer.",
+    });
+    let patch = json!({"status": {"conditions": [condition]}});
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    match requests
+        .patch_approval(name, &params, &Patch::Merge(&patch))
+        .await
+    {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            info!(
+                request = name,
+                "run `kubectl certificate approve {name}` to approve the certificate"
+            );
+            Ok(())
+        }
+        Err(err) => Err(ApiError::from(err).into()),
     }
 }
 
@@ -101,7 +175,7 @@ mod tests {
     fn request(status: serde_json::Value) -> CertificateSigningRequest {
         serde_json::from_value(serde_json::json!({
             "metadata": {"name": "node-csr-x"},
-            "spec": {"request": "", "signerName": NODE_CLIENT_SIGNER},
+            "spec": {"request": "", "signerName": CertificateKind::NodeClient.signer()},
             "status": status,
         }))
         .expect("a request")

@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use rustls::{ClientConfig, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -44,7 +45,7 @@ use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, watch};
 use rooflet_host::Host;
 use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
-use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES};
+use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 use rooflet_telemetry::trace::Tracer;
 
 pub use access::AccessLog;
@@ -72,6 +73,10 @@ pub struct GatewayAccess {
     /// True if every request needs an API key.
     pub requires_keys: bool,
     pub log: AccessLog,
+    /// Serves HTTPS instead of HTTP.
+    pub serving_tls: Option<Arc<ServerConfig>>,
+    /// Connects to agents on other machines. Without it, agents that require TLS are unreachable.
+    pub agent_tls: Option<Arc<ClientConfig>>,
 }
 
 /// Starts the gateway's tasks. The gateway serves on `listener` until `tasks` stop.
@@ -106,7 +111,8 @@ pub fn serve(
     let gateway = Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone())
         .with_tracer(tracer)
         .with_access_log(access.log)
-        .with_keys(keys);
+        .with_keys(keys)
+        .with_proxy(access.agent_tls.map_or_else(Proxy::new, Proxy::with_tls));
     let origin_rules = OriginRules::new(access.allowed_origins, address, [hostname]);
     let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));
@@ -119,7 +125,14 @@ pub fn serve(
     });
     tasks.spawn("gateway", move |stop| {
         Box::pin(async move {
-            server::run(listener, Arc::new(gateway), origin_rules, stop).await;
+            server::run(
+                listener,
+                access.serving_tls,
+                Arc::new(gateway),
+                origin_rules,
+                stop,
+            )
+            .await;
             Ok::<_, Infallible>(())
         })
     });

@@ -96,6 +96,10 @@ impl Gateway {
         Self { keys, ..self }
     }
 
+    pub(super) fn with_proxy(self, proxy: Proxy) -> Self {
+        Self { proxy, ..self }
+    }
+
     pub(super) fn with_tracer(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }
     }

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use http::{StatusCode, header};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -46,17 +47,22 @@ pub(super) fn router(gateway: Arc<Gateway>, origin_rules: Arc<OriginRules>) -> R
 /// Serves until `stop`, then waits for the responses in progress.
 pub(super) async fn run(
     listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
     gateway: Arc<Gateway>,
     origin_rules: Arc<OriginRules>,
     stop: CancellationToken,
 ) {
     if let Ok(address) = listener.local_addr() {
-        info!(%address, "gateway listening");
+        info!(%address, tls = tls.is_some(), "gateway listening");
         if address.ip().is_unspecified() {
             warn!(%address, "gateway accepts unauthenticated requests on all interfaces");
         }
     }
-    connection::serve_tcp(listener, router(gateway, origin_rules), stop).await;
+    let router = router(gateway, origin_rules);
+    match tls {
+        Some(tls) => connection::serve_tls(listener, tls, router, stop).await,
+        None => connection::serve_tcp(listener, router, stop).await,
+    }
 }
 
 async fn forward(State(gateway): State<Arc<Gateway>>, request: Request) -> Result<Response, ApiError> {

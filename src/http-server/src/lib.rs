@@ -5,7 +5,10 @@
 //! - After `stop`, no new connection is accepted, and in-flight responses finish.
 
 mod stall;
+mod tls;
 mod unread;
+
+pub use tls::{HandshakeError, Handshakes, PeerCertificates, serve_tls};
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,6 +21,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::serve::{Listener, ListenerExt as _};
 use axum::{BoxError, Router};
+use futures::future::BoxFuture;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -75,21 +79,32 @@ async fn serve<L: Listener>(
     stop: CancellationToken,
 ) {
     let connection = |io, from| {
-        let (from, router, stop) = (address(from), router.clone(), stop.clone());
-        let answer = move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            if let Some(from) = from {
-                request.extensions_mut().insert(ConnectInfo(from));
-            }
-            let answer = router.clone().oneshot(request);
-            async {
-                let Ok(answer) = answer.await;
-                answer
-            }
-        };
+        let (answer, stop) = (responder(router.clone(), address(from), None), stop.clone());
         async move { carry(io, answer, &stop).await }
     };
     accept(listener, &stop, connection).await;
+}
+
+/// Returns the function that answers the requests of one connection.
+fn responder(
+    router: Router,
+    from: Option<SocketAddr>,
+    peer: Option<PeerCertificates>,
+) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> {
+    move |request| {
+        let mut request = request.map(Body::new);
+        if let Some(from) = from {
+            request.extensions_mut().insert(ConnectInfo(from));
+        }
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        let answer = router.clone().oneshot(request);
+        Box::pin(async move {
+            let Ok(answer) = answer.await;
+            answer
+        })
+    }
 }
 
 /// Accepts connections until `stop`, each in its own task. Returns when the last connection has

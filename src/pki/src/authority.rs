@@ -15,6 +15,7 @@ use tracing::warn;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use x509_parser::time::ASN1Time;
 
+use super::authority_hash::AuthorityHash;
 use super::private_file::{self, WriteFileError};
 use rooflet_base::clock::Clock;
 
@@ -24,6 +25,8 @@ const LIFETIME: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 /// Start of every authority's validity, 2020-01-01: before the first version, so that a clock that
 /// was ahead at the first start does not make the authority invalid.
 const EARLIEST: i64 = 1_577_836_800;
+/// Length of the fleet's name in URIs.
+const FLEET_DIGITS: usize = 32;
 /// Tolerance for clocks of different machines.
 pub(super) const BACKDATED: Duration = Duration::from_secs(3600);
 
@@ -120,6 +123,11 @@ impl Authority {
     /// Returns the certificate for the trust store of clients.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
+    }
+
+    /// Returns the name of the fleet in the URIs of its machines: a hash of the authority's key.
+    pub fn fleet(&self) -> Option<String> {
+        AuthorityHash::of(&self.certificate).map(|hash| hash.hex_digits(FLEET_DIGITS))
     }
 
     pub(super) fn certificate(&self) -> &CertificateDer<'static> {

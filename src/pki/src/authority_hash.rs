@@ -34,6 +34,11 @@ impl AuthorityHash {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         Some(Self(Sha256::digest(certificate.public_key().raw).into()))
     }
+
+    /// Returns the first `count` hexadecimal digits.
+    pub(super) fn hex_digits(self, count: usize) -> String {
+        self.to_string().chars().skip(PREFIX.len()).take(count).collect()
+    }
 }
 
 impl FromStr for AuthorityHash {

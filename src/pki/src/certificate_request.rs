@@ -82,6 +82,8 @@ pub struct CertificateRequest {
 pub struct SigningPolicy {
     pub key_usages: Vec<KeyUsagePurpose>,
     pub extended_key_usages: Vec<ExtendedKeyUsagePurpose>,
+    /// URI that the signer adds to the names of the request.
+    pub uri: Option<String>,
     pub lifetime: Duration,
 }
 
@@ -214,6 +216,10 @@ impl Authority {
         params.serial_number = Some(SerialNumber::from_slice(&serial));
         params.distinguished_name = request.distinguished_name()?;
         params.subject_alt_names = request.names.to_sign()?;
+        if let Some(uri) = &policy.uri {
+            let uri = uri.as_str().try_into().map_err(SignRequestError::Name)?;
+            params.subject_alt_names.push(SanType::URI(uri));
+        }
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages.clone_from(&policy.key_usages);
         params.extended_key_usages.clone_from(&policy.extended_key_usages);

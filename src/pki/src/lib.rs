@@ -14,13 +14,18 @@ mod api_key;
 mod authority;
 mod authority_hash;
 mod bootstrap_token;
+mod certificate_files;
 mod certificate_request;
 mod discover;
+mod identity;
 pub mod kubeconfig;
+mod machine_tls;
 mod node;
 mod private_file;
+mod revocations;
 mod secrets_key;
 mod serving;
+mod subject;
 mod token;
 mod user;
 
@@ -29,16 +34,21 @@ pub use api_key::{API_KEY_PREFIX, ApiKeySecret};
 pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
 pub use authority_hash::AuthorityHash;
 pub use bootstrap_token::{BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
+pub use certificate_files::{CertificateFiles, CertificateFilesError};
 pub use certificate_request::{
     AlternativeNames, CertificateRequest, SignRequestError, SigningPolicy, check_certificates,
     end_of_certificate,
 };
 pub use discover::{DiscoverError, discover};
-pub use node::{NODE_USER_PREFIX, NODES_GROUP, NodeCertificate, NodeRequest};
+pub use identity::{Identity, Role};
+pub use machine_tls::{MachineTls, MachineTlsError};
+pub use node::{KeyRequest, NODE_USER_PREFIX, NODES_GROUP, NodeCertificate};
+pub use revocations::Revocations;
 pub use secrets_key::{OpenSecretsKeyError, SealError, SecretsKey};
 pub use serving::{IssueError, ServingCertificate, is_ip_or_dns_name};
+pub use subject::UserName;
 pub use token::{OpenTokenError, Token};
-pub use user::{UserCertificateError, UserCertificates, UserName};
+pub use user::{UserCertificateError, UserCertificates};
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Credentials of a node: a key that never leaves the node, and a request to sign it.
+//! Credentials of a machine: a key that never leaves the machine, and a request to sign it.
 
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -6,30 +6,41 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::identity::{Identity, Role};
+
 /// Kubernetes' group of nodes, the organization of every node's certificate.
 pub const NODES_GROUP: &str = "system:nodes";
 /// Prefix of a node's user name, as in Kubernetes.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
 /// New key with a signing request.
-pub struct NodeRequest {
+pub struct KeyRequest {
     pub key_pem: String,
     /// Request in PKCS #10.
     pub request_pem: String,
 }
 
-impl NodeRequest {
-    /// Creates a key and a request for the node's client certificate.
-    pub fn new(node: &str) -> Result<Self, rcgen::Error> {
+impl KeyRequest {
+    /// Creates a key and a request for the identity's client certificate.
+    pub fn client(identity: &Identity) -> Result<Self, rcgen::Error> {
+        Self::new(identity, &[])
+    }
+
+    /// Creates a key and a request for the node's serving certificate. `names` are IP addresses and
+    /// DNS names.
+    pub fn serving(node: &str, names: &[String]) -> Result<Self, rcgen::Error> {
+        Self::new(&Identity::new(Role::Node, node), names)
+    }
+
+    fn new(identity: &Identity, names: &[String]) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::default();
+        let mut params = CertificateParams::new(names)?;
         params.distinguished_name = DistinguishedName::new();
+        let (common_name, organization) = identity.subject();
         params
             .distinguished_name
-            .push(DnType::OrganizationName, NODES_GROUP);
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("{NODE_USER_PREFIX}{node}"));
+            .push(DnType::OrganizationName, organization);
+        params.distinguished_name.push(DnType::CommonName, common_name);
         let request_pem = params.serialize_request(&key)?.pem()?;
         Ok(Self {
             key_pem: key.serialize_pem(),

@@ -85,6 +85,17 @@ impl ServingCertificate {
         Ok(config)
     }
 
+    /// Returns the TLS configuration of a server that does not ask clients for a certificate.
+    pub fn server_config_without_clients(self: &Arc<Self>) -> Result<ServerConfig, IssueError> {
+        let mut config = ServerConfig::builder_with_provider(super::crypto())
+            .with_safe_default_protocol_versions()
+            .map_err(IssueError::Tls)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
     fn current(&self) -> Arc<CertifiedKey> {
         // Held while signing, which takes less than a millisecond, so that only one thread signs.
         let mut current = lock(&self.current);

@@ -22,7 +22,8 @@ fn serve(directory: &Path, names: &[&str], clock: &Clock) -> (Arc<Authority>, Se
     let authority = Arc::new(Authority::open(directory, AuthorityKind::Serving, clock).unwrap());
     let names = names.iter().map(|name| (*name).to_owned());
     let serving = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone()).unwrap();
-    let users = UserCertificates::new(&clients(directory, clock), clock.clone()).unwrap();
+    let users =
+        UserCertificates::new(&clients(directory, clock), Revocations::default(), clock.clone()).unwrap();
     (authority, serving.server_config(&users).unwrap())
 }
 
@@ -204,7 +205,7 @@ fn authority_from_the_future_is_issued_again_with_its_key() {
 fn certificate_from_the_future_authenticates_its_user() {
     let dir = tempfile::tempdir().unwrap();
     let authority = clients(dir.path(), &Clock::System);
-    let users = UserCertificates::new(&authority, Clock::System).unwrap();
+    let users = UserCertificates::new(&authority, Revocations::default(), Clock::System).unwrap();
     let ahead = Clock::System.now() + Duration::from_secs(100 * 24 * 3600);
     let subject = [(rcgen::DnType::CommonName, "system:node:mini-1")];
     let usage = rcgen::ExtendedKeyUsagePurpose::ClientAuth;
@@ -384,7 +385,7 @@ fn user_certificate_contains_user_and_groups() {
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (serving, config) = serve(dir.path(), &[], &Clock::System);
     let ours = clients(dir.path(), &Clock::System);
-    let users = UserCertificates::new(&ours, Clock::System).unwrap();
+    let users = UserCertificates::new(&ours, Revocations::default(), Clock::System).unwrap();
     let now = Clock::System.now();
     let authenticate = |chain_and_key| {
         let (chain, key) = chain_and_key;
@@ -451,7 +452,7 @@ fn discovery_verifies_authority_hash_and_server_name() {
 #[test]
 fn node_request_contains_node_name() {
     let directory = tempfile::tempdir().unwrap();
-    let request = NodeRequest::new("mini-1").unwrap();
+    let request = KeyRequest::client(&Identity::new(Role::Node, "mini-1")).unwrap();
     let parsed = rcgen::CertificateSigningRequestParams::from_pem(&request.request_pem).unwrap();
     let issuer = clients(directory.path(), &Clock::System);
     let signed = parsed.signed_by(issuer.issuer()).unwrap().pem();
@@ -472,7 +473,7 @@ fn parses_and_signs_openssl_requests() {
         extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
         lifetime: Duration::from_secs(3600),
     };
-    let users = UserCertificates::new(&ours, Clock::System).unwrap();
+    let users = UserCertificates::new(&ours, Revocations::default(), Clock::System).unwrap();
     for pem in [RSA_REQUEST, P384_REQUEST] {
         let request = CertificateRequest::from_pem(pem.as_bytes()).unwrap();
         assert_eq!(request.common_name, "alice");

@@ -13,10 +13,11 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
-use x509_parser::x509::AttributeTypeAndValue;
 
 use super::authority::Authority;
+use super::revocations::Revocations;
 use super::serving::IssueError;
+use super::subject::{UserName, subject};
 use rooflet_base::clock::Clock;
 
 /// Error of authenticating a user by certificate.
@@ -28,26 +29,21 @@ pub enum UserCertificateError {
     Invalid(#[source] rustls::Error),
     #[error("the subject of the client's certificate is not valid")]
     Subject,
-}
-
-/// Subject of a valid certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UserName {
-    /// Empty if the certificate has no common name.
-    pub common_name: String,
-    pub organizations: Vec<String>,
+    #[error("the client's certificate is revoked: its FleetNode was deleted; join again")]
+    Revoked,
 }
 
 /// Verifier of user certificates. Clones share one authority.
 #[derive(Clone)]
 pub struct UserCertificates {
     verifier: Arc<dyn ClientCertVerifier>,
+    revocations: Revocations,
     clock: Clock,
 }
 
 impl UserCertificates {
-    /// Accepts certificates that `authority` signed.
-    pub fn new(authority: &Authority, clock: Clock) -> Result<Self, IssueError> {
+    /// Accepts certificates that `authority` signed, except those in `revocations`.
+    pub fn new(authority: &Authority, revocations: Revocations, clock: Clock) -> Result<Self, IssueError> {
         let mut roots = RootCertStore::empty();
         // An invalid trust anchor leaves the store empty, for which the builder returns an error.
         drop(roots.add(authority.certificate().clone()));
@@ -55,7 +51,11 @@ impl UserCertificates {
             .allow_unauthenticated()
             .build()
             .map_err(IssueError::ClientAuthority)?;
-        Ok(Self { verifier, clock })
+        Ok(Self {
+            verifier,
+            revocations,
+            clock,
+        })
     }
 
     /// Returns the user of a connection's certificate chain: the user's certificate first, then
@@ -70,7 +70,10 @@ impl UserCertificates {
         self.verifier
             .verify_client_cert(own, intermediates, now)
             .map_err(UserCertificateError::Invalid)?;
-        subject(own)
+        if self.revocations.contain(own) {
+            return Err(UserCertificateError::Revoked);
+        }
+        subject(own).ok_or(UserCertificateError::Subject)
     }
 
     pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
@@ -82,26 +85,6 @@ impl UserCertificates {
 fn validity_start(certificate: &CertificateDer<'_>) -> Option<i64> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(certificate.validity().not_before.timestamp())
-}
-
-fn subject(certificate: &CertificateDer<'_>) -> Result<UserName, UserCertificateError> {
-    let (_, certificate) =
-        X509Certificate::from_der(certificate).map_err(|_| UserCertificateError::Subject)?;
-    let text = |attribute: &AttributeTypeAndValue<'_>| {
-        let text = attribute.as_str().map_err(|_| UserCertificateError::Subject)?;
-        Ok::<_, UserCertificateError>(text.to_owned())
-    };
-    let subject = certificate.subject();
-    Ok(UserName {
-        // The last common name counts, as in Go's x509.
-        common_name: subject
-            .iter_common_name()
-            .last()
-            .map(text)
-            .transpose()?
-            .unwrap_or_default(),
-        organizations: subject.iter_organization().map(text).collect::<Result<_, _>>()?,
-    })
 }
 
 /// Verifier that accepts any certificate, or none, and only checks the possession of the key.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,21 +15,33 @@ use http::{HeaderValue, Uri};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tower::Service;
 
 use rooflet_base::local_network::explain;
 
 /// Idle time after which a TCP connection is probed, to detect hosts that disappeared.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
-/// Scheme of URIs that carry a socket path to the connector. They are used only in this module.
+/// Schemes of URIs that carry a socket path, or an address and a node, to the connector. They are
+/// used only in this module.
 const UNIX_SCHEME: &str = "unix";
+const NODE_SCHEME: &str = "node";
+/// Separates address and node in a URI. Neither contains it.
+const SEPARATOR: char = ' ';
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Server to which requests are forwarded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Upstream {
     /// Plain HTTP over TCP.
     Tcp(Authority),
+    /// HTTP over TLS to the agent of `node`, whose certificate must be that of the node.
+    Node { authority: Authority, node: String },
     /// Plain HTTP over a Unix socket.
     Unix(Utf8PathBuf),
 }
@@ -39,21 +52,40 @@ pub enum Upstream {
 pub struct ParseUpstreamError(String);
 
 impl Upstream {
+    /// Parses the base URL of a node's agent.
+    pub fn of_node(url: &str, node: &str) -> Result<Self, ParseUpstreamError> {
+        match url.strip_prefix("https://") {
+            Some(rest) => match format!("http://{rest}").parse() {
+                Ok(Self::Tcp(authority)) => Ok(Self::Node {
+                    authority,
+                    node: node.to_owned(),
+                }),
+                Ok(_) | Err(_) => Err(ParseUpstreamError(url.to_owned())),
+            },
+            None => url.parse(),
+        }
+    }
+
     pub fn unix(path: impl AsRef<Utf8Path>) -> Self {
         Self::Unix(path.as_ref().to_owned())
     }
 
     /// Returns the URI that identifies the upstream in the connection pool and the connector.
     pub(super) fn uri(&self, path: &PathAndQuery) -> Uri {
+        // A path can contain characters that an authority cannot, so it is hexadecimal. An empty
+        // path, which no socket has, becomes a name that cannot be decoded, so that the connection
+        // fails.
+        let encoded =
+            |text: &str| Authority::from_str(&hex::encode(text)).unwrap_or(Authority::from_static("x"));
+        let scheme = |name: &str| Scheme::from_str(name).expect("a valid scheme");
         let (scheme, authority) = match self {
             Self::Tcp(authority) => (Scheme::HTTP, authority.clone()),
-            Self::Unix(socket) => (
-                Scheme::from_str(UNIX_SCHEME).expect("a valid scheme"),
-                // A path can contain characters that an authority cannot, so it is hexadecimal. An
-                // empty path, which no socket has, becomes a name that cannot be decoded, so that
-                // the connection fails.
-                Authority::from_str(&hex::encode(socket.as_str())).unwrap_or(Authority::from_static("x")),
-            ),
+            // Connections are not shared between nodes that have the same address.
+            Self::Node { authority, node } => {
+                let both = format!("{authority}{SEPARATOR}{node}");
+                (scheme(NODE_SCHEME), encoded(&both))
+            }
+            Self::Unix(socket) => (scheme(UNIX_SCHEME), encoded(socket.as_str())),
         };
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(scheme);
@@ -65,7 +97,7 @@ impl Upstream {
     /// Returns the value of the `Host` header.
     pub(super) fn host(&self) -> HeaderValue {
         match self {
-            Self::Tcp(authority) => {
+            Self::Tcp(authority) | Self::Node { authority, .. } => {
                 HeaderValue::from_str(authority.as_str()).expect("an authority is plain ASCII")
             }
             Self::Unix(_) => HeaderValue::from_static("localhost"),
@@ -95,6 +127,7 @@ impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(authority) => write!(f, "http://{authority}"),
+            Self::Node { authority, node } => write!(f, "https://{authority} (node {node})"),
             Self::Unix(path) => write!(f, "socket {path}"),
         }
     }
@@ -120,7 +153,7 @@ impl ConnectUpstreamError {
     /// Extracts the connector's error. The pool returns it by reference, so its text is copied.
     pub(super) fn new(err: &hyper_util::client::legacy::Error, upstream: &Upstream) -> Self {
         let host = match upstream {
-            Upstream::Tcp(authority) => authority.host(),
+            Upstream::Tcp(authority) | Upstream::Node { authority, .. } => authority.host(),
             Upstream::Unix(_) => "localhost",
         };
         let mut source = std::error::Error::source(err);
@@ -140,27 +173,33 @@ impl ConnectUpstreamError {
     }
 }
 
-/// Connector for both kinds of upstreams.
+/// Connector for all kinds of upstreams.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
+    /// `None` if this process has no certificate for agents.
+    tls: Option<TlsConnector>,
     timeout: Duration,
 }
 
 impl Connector {
-    pub(super) fn new(timeout: Duration) -> Self {
+    pub(super) fn new(timeout: Duration, tls: Option<Arc<ClientConfig>>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE / 3));
         tcp.set_keepalive_retries(Some(3));
-        Self { tcp, timeout }
+        Self {
+            tcp,
+            tls: tls.map(TlsConnector::from),
+            timeout,
+        }
     }
 }
 
 impl Service<Uri> for Connector {
     type Response = Stream;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -177,17 +216,26 @@ impl Service<Uri> for Connector {
                 Ok(Stream::Unix(TokioIo::new(stream)))
             });
         }
+        if uri.scheme_str() == Some(NODE_SCHEME) {
+            let (mut tcp, tls) = (self.tcp.clone(), self.tls.clone());
+            return Box::pin(in_time(limit, async move {
+                let both = String::from_utf8(hex::decode(uri.host().unwrap_or_default())?)?;
+                let (authority, node) = both.split_once(SEPARATOR).unwrap_or_default();
+                let name = ServerName::try_from(node.to_owned())?;
+                let tls = tls.ok_or("this process has no client certificate for the agents of the fleet")?;
+                let stream = tcp.call(format!("http://{authority}").parse()?).await?;
+                let stream = tls.connect(name, stream.into_inner()).await?;
+                Ok::<_, BoxError>(Stream::Tls(Box::new(TokioIo::new(stream))))
+            }));
+        }
         let connecting = self.tcp.call(uri);
         Box::pin(async move { Ok(Stream::Tcp(in_time(limit, connecting).await?)) })
     }
 }
 
-async fn in_time<T, E>(
-    limit: Duration,
-    connecting: impl Future<Output = Result<T, E>>,
-) -> Result<T, Box<dyn std::error::Error + Send + Sync>>
+async fn in_time<T, E>(limit: Duration, connecting: impl Future<Output = Result<T, E>>) -> Result<T, BoxError>
 where
-    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    E: Into<BoxError>,
 {
     match tokio::time::timeout(limit, connecting).await {
         Ok(outcome) => outcome.map_err(Into::into),
@@ -195,9 +243,10 @@ where
     }
 }
 
-/// Connection to either kind of upstream.
+/// Connection to an upstream.
 pub(super) enum Stream {
     Tcp(TokioIo<TcpStream>),
+    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
 }
 
@@ -215,6 +264,7 @@ impl Read for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
@@ -224,6 +274,7 @@ impl Write for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
@@ -231,6 +282,7 @@ impl Write for Stream {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
             Self::Unix(stream) => Pin::new(stream).poll_flush(context),
         }
     }
@@ -238,6 +290,7 @@ impl Write for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
@@ -263,6 +316,34 @@ mod tests {
         ] {
             assert!(bad.parse::<Upstream>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn url_of_a_node_is_http_or_https() {
+        let of = |url: &str| Upstream::of_node(url, "mini-1").map(|upstream| upstream.to_string());
+        assert_eq!(of("http://10.0.0.7:7500").as_deref(), Ok("http://10.0.0.7:7500"));
+        assert_eq!(
+            of("https://10.0.0.7:7500/").as_deref(),
+            Ok("https://10.0.0.7:7500 (node mini-1)")
+        );
+        for bad in [
+            "https://",
+            "https://a/b",
+            "https://u@a",
+            "https://http://a",
+            "ftp://a",
+        ] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn connections_of_nodes_with_one_address_are_distinct() {
+        let uri = |node: &str| {
+            let upstream = Upstream::of_node("https://10.0.0.7:7500", node).expect("a URL");
+            upstream.uri(&PathAndQuery::from_static("/"))
+        };
+        assert_ne!(uri("mini-1"), uri("mini-2"));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod peek;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -24,6 +25,7 @@ use http::header::HOST;
 use http::uri::PathAndQuery;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
 
 pub use connect::Upstream;
 pub use peek::{BodyRoom, MAX_KEPT_BODY_BYTES, PeekError, peek_model};
@@ -109,16 +111,22 @@ impl Default for Proxy {
 
 impl Proxy {
     pub fn new() -> Self {
-        Self::with_connect_timeout(CONNECT_TIMEOUT)
+        Self::with(CONNECT_TIMEOUT, None)
     }
 
-    fn with_connect_timeout(timeout: Duration) -> Self {
+    /// Returns a proxy that also reaches agents over TLS. `tls` verifies that the certificate
+    /// belongs to the node, which is the server name of the connection.
+    pub fn with_tls(tls: Arc<ClientConfig>) -> Self {
+        Self::with(CONNECT_TIMEOUT, Some(tls))
+    }
+
+    fn with(timeout: Duration, tls: Option<Arc<ClientConfig>>) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_max_idle_per_host(MAX_IDLE_PER_UPSTREAM)
             .http1_max_buf_size(MAX_READ_BUFFER_BYTES)
-            .build(Connector::new(timeout));
+            .build(Connector::new(timeout, tls));
         Self { client }
     }
 

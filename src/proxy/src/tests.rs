@@ -275,7 +275,7 @@ async fn connection_attempt_times_out() {
         waiting.push(stream);
     }
     let upstream = Upstream::Tcp(address.to_string().parse().expect("an authority"));
-    let proxy = Proxy::with_connect_timeout(Duration::from_millis(100));
+    let proxy = Proxy::with(Duration::from_millis(100), None);
     let err = within(proxy.forward(request(Body::empty()), &upstream, &path("/")))
         .await
         .expect_err("no accept");

@@ -4,9 +4,12 @@
 pub(crate) mod anonymous;
 mod audit_log;
 pub(crate) mod data_dir;
+mod fleet_trust;
 mod kubeconfig;
 pub(crate) mod listeners;
+pub(crate) mod machine_certificate;
 mod network_link;
+mod node_ledger;
 pub(crate) mod own_log;
 mod secrets_seal;
 pub(crate) mod server;
@@ -18,6 +21,7 @@ mod simulated_mac;
 pub(crate) mod simulated_worker;
 mod status_server;
 pub(crate) mod supervisor;
+pub(crate) mod tls_files;
 pub(crate) mod traces;
 
 #[cfg(test)]

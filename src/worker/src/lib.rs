@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use axum::Router;
 use camino::Utf8PathBuf;
+use rustls::ServerConfig;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -72,6 +73,8 @@ pub enum Listen {
 pub struct WorkerConfig {
     pub model: Utf8PathBuf,
     pub listen: Listen,
+    /// TLS of the TCP listener; `None` for plain HTTP.
+    pub tls: Option<Arc<ServerConfig>>,
     /// Origins whose browser pages may send requests.
     pub allowed_origins: AllowedOrigins,
     /// Served name: value of the `model` field of requests.
@@ -236,6 +239,7 @@ pub async fn run(config: WorkerConfig, stop: CancellationToken) -> Result<(), Wo
 /// Worker with a bound listener and a loading engine.
 struct Worker {
     listener: Listener,
+    tls: Option<Arc<ServerConfig>>,
     origin_rules: Arc<OriginRules>,
     app: Arc<App>,
     engine_ended: oneshot::Receiver<Result<(), EngineError>>,
@@ -332,6 +336,7 @@ impl Worker {
         );
         Ok(Self {
             listener,
+            tls: config.tls,
             origin_rules,
             app: Arc::new(app),
             engine_ended,
@@ -342,6 +347,7 @@ impl Worker {
     async fn serve(self, stop: CancellationToken) -> Result<(), WorkerError> {
         let Self {
             listener,
+            tls,
             origin_rules,
             app,
             mut engine_ended,
@@ -349,7 +355,7 @@ impl Worker {
         } = self;
         let router = api::server::router(Arc::clone(&app), origin_rules);
         let closing = CancellationToken::new();
-        let mut serving = std::pin::pin!(listener.serve(router, closing.clone()));
+        let mut serving = std::pin::pin!(listener.serve(router, tls, closing.clone()));
         let mut phase = app.engine.state().watch_phase();
 
         let ended = |outcome: Result<Result<(), EngineError>, oneshot::error::RecvError>| {
@@ -440,10 +446,11 @@ impl Listener {
         }
     }
 
-    async fn serve(self, router: Router, closing: CancellationToken) {
-        match self {
-            Self::Tcp(listener) => connection::serve_tcp(listener, router, closing).await,
-            Self::Unix(listener, _file) => connection::serve_unix(listener, router, closing).await,
+    async fn serve(self, router: Router, tls: Option<Arc<ServerConfig>>, closing: CancellationToken) {
+        match (self, tls) {
+            (Self::Tcp(listener), Some(tls)) => connection::serve_tls(listener, tls, router, closing).await,
+            (Self::Tcp(listener), None) => connection::serve_tcp(listener, router, closing).await,
+            (Self::Unix(listener, _file), _) => connection::serve_unix(listener, router, closing).await,
         }
     }
 }

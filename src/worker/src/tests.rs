@@ -39,6 +39,7 @@ fn config() -> WorkerConfig {
         allowed_origins: AllowedOrigins::default(),
         model: root().join("e2e/fixtures/models/qwen3"),
         listen: Listen::Tcp(([127, 0, 0, 1], 0).into()),
+        tls: None,
         name: "tiny".to_owned(),
         context_tokens: None,
         max_concurrency: 2,

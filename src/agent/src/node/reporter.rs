@@ -33,6 +33,10 @@ use rooflet_host::{Host, Identity};
 /// Interval after which the status is computed although nothing has changed.
 const RESYNC: Duration = Duration::from_secs(30);
 
+/// Delay before a deleted FleetNode is created again: the deletion revokes the certificate of a
+/// joined node within this time.
+const REGISTER_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
 /// Writer of the FleetNode. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct NodeReporter {
@@ -61,6 +65,7 @@ impl NodeReporter {
     pub(crate) async fn report(mut self, stop: CancellationToken) {
         let mut changed_rx = self.changes.subscribe();
         let mut attempts = Attempts::new("reporting the node");
+        let mut was_registered = false;
         // Before the first sync pass, the models of this node are unknown. An empty list would
         // claim that it has none.
         tokio::select! {
@@ -72,6 +77,17 @@ impl NodeReporter {
                 () = stop.cancelled() => return,
                 () = self.cache.synced() => {}
             }
+            let is_registered = self.cache.get(None, &self.name).is_some();
+            if was_registered && !is_registered {
+                info!(
+                    node = self.name,
+                    "FleetNode was deleted; registering it again unless the node is revoked"
+                );
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(REGISTER_AGAIN_AFTER) => {}
+                }
+            }
             changed_rx.mark_unchanged();
             self.reports_rx.mark_unchanged();
             self.probe_rx.mark_unchanged();
@@ -79,6 +95,7 @@ impl NodeReporter {
                 () = stop.cancelled() => return,
                 outcome = self.write(false) => outcome,
             };
+            was_registered = self.cache.get(None, &self.name).is_some();
             let wait = match outcome {
                 Ok(()) => {
                     attempts.succeeded();

@@ -157,6 +157,7 @@ pub(crate) fn signing_policy(usages: &[&str], expiration_seconds: Option<i64>) -
             .filter(|(name, _)| has(name))
             .map(|(_, usage)| usage)
             .collect(),
+        uri: None,
         lifetime: requested.map_or(LIFETIME, Duration::from_secs).min(LIFETIME_MAX),
     }
 }

@@ -38,21 +38,30 @@ pub struct CertificateSigners {
     pub client: Authority,
     /// Signs serving certificates of nodes.
     pub node: Authority,
+    /// Returns a URI that certificates contain in addition to the names of their request.
+    pub uri_of: Option<UriOf>,
 }
+
+/// Function of the common name and the organizations of a request.
+pub(crate) type UriOf = Box<dyn Fn(&str, &[String]) -> Option<String> + Send + Sync>;
 
 impl CertificateSigners {
     fn sign(
         &self,
         signer: Signer,
         request: &CertificateRequest,
-        policy: &SigningPolicy,
+        mut policy: SigningPolicy,
         now: Timestamp,
     ) -> Result<String, SignRequestError> {
+        policy.uri = self
+            .uri_of
+            .as_ref()
+            .and_then(|uri_of| uri_of(&request.common_name, &request.organizations));
         let authority = match signer {
             Signer::NodeClient | Signer::UserClient => &self.client,
             Signer::NodeServing => &self.node,
         };
-        authority.sign(request, policy, now)
+        authority.sign(request, &policy, now)
     }
 }
 
@@ -157,7 +166,7 @@ async fn advance(
             Subresource::Status
         }
         Step::Sign(signer, request, policy) => {
-            match signers.sign(signer, &request, &policy, now) {
+            match signers.sign(signer, &request, policy, now) {
                 Ok(pem) => {
                     info!(
                         request = name,

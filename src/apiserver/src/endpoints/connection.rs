@@ -14,7 +14,6 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
@@ -23,7 +22,7 @@ use crate::endpoints::handlers::{Admitted, Api};
 use crate::endpoints::reply::{self, Reply};
 use crate::endpoints::request::{Certificates, Query, Request};
 use crate::status::ApiError;
-use rooflet_http_server::{accept, carry, without_delay};
+use rooflet_http_server::{Handshakes, accept, carry, without_delay};
 
 /// Maximum body size, as in kube-apiserver.
 const BODY_MAX_BYTES: usize = 3 << 20;
@@ -33,7 +32,6 @@ const DRAIN_MAX_BYTES: usize = 64 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to receive a body.
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
-const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves connections until `stop`.
 pub(crate) async fn serve(
@@ -42,12 +40,12 @@ pub(crate) async fn serve(
     api: Arc<Api>,
     stop: CancellationToken,
 ) {
-    let acceptor = tls.map(|config| TlsAcceptor::from(with_alpn(config)));
+    let handshakes = tls.map(|config| Handshakes::new(with_alpn(config)));
     let connection = |stream: TcpStream, _| {
-        let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), stop.clone());
+        let (api, handshakes, stop) = (Arc::clone(&api), handshakes.clone(), stop.clone());
         async move {
             api.metrics.connections.inc();
-            connection(stream, acceptor, &api, &stop).await;
+            connection(stream, handshakes, &api, &stop).await;
             api.metrics.connections.dec();
         }
     };
@@ -65,26 +63,24 @@ fn with_alpn(config: Arc<rustls::ServerConfig>) -> Arc<rustls::ServerConfig> {
 
 async fn connection(
     stream: TcpStream,
-    acceptor: Option<TlsAcceptor>,
+    handshakes: Option<Handshakes>,
     api: &Arc<Api>,
     stop: &CancellationToken,
 ) {
     let client = stream.peer_addr().ok().map(|address| address.ip());
-    let Some(acceptor) = acceptor else {
+    let Some(handshakes) = handshakes else {
         return requests(stream, client, Certificates::default(), api, stop).await;
     };
-    let handshake = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream));
-    let Some(outcome) = stop.run_until_cancelled(handshake).await else {
+    let Some(outcome) = stop.run_until_cancelled(handshakes.accept(stream)).await else {
         return;
     };
     match outcome {
-        Ok(Ok(stream)) => {
+        Ok(stream) => {
             let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
             let certificates = shown.to_vec().into();
             requests(stream, client, certificates, api, stop).await;
         }
-        Ok(Err(err)) => debug!(error = %err, "TLS handshake failed"),
-        Err(_) => debug!("TLS handshake timed out"),
+        Err(err) => debug!(error = %err, "TLS handshake failed"),
     }
 }
 

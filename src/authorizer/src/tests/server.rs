@@ -12,7 +12,7 @@ use crate::NodeAuthorizer;
 use rooflet_apiserver::{ApiServer, ApiServerConfig, CertificateSigners};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
-use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
+use rooflet_pki::{Authority, AuthorityKind, Revocations, ServingCertificate, Token, UserCertificates};
 use rooflet_store::Store;
 
 /// Upper bound of every wait.
@@ -95,8 +95,10 @@ impl TestServer {
         let signers = CertificateSigners {
             client: open(AuthorityKind::Client),
             node: open(AuthorityKind::Node),
+            uri_of: None,
         };
-        let users = UserCertificates::new(&signers.client, clock.clone()).expect("a trust anchor");
+        let users = UserCertificates::new(&signers.client, Revocations::default(), clock.clone())
+            .expect("a trust anchor");
         let serving = Arc::new(open(AuthorityKind::Serving));
         let certificate = ServingCertificate::issue(serving, [], clock.clone()).expect("a certificate");
         let mut config = ApiServerConfig::new(token);

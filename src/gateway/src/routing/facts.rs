@@ -254,7 +254,8 @@ pub(super) struct Host {
 impl Host {
     fn of(node: &FleetNode) -> Option<Self> {
         let status = node.status.as_ref()?;
-        let upstream = status.endpoint.as_deref()?.parse().ok()?;
+        let name = node.metadata.name.as_deref()?;
+        let upstream = Upstream::of_node(status.endpoint.as_deref()?, name).ok()?;
         let measured = status.probe.as_ref().map(|probe| &probe.measurements);
         let disk = Disk::new(measured.and_then(published::disk_read));
         let link = Link::new(

@@ -1,6 +1,7 @@
 //! `rooflet agent`
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,10 +10,14 @@ use kube::Client;
 
 use super::{Failure, doctor};
 use crate::node::anonymous::AllowAnonymous;
+use crate::node::machine_certificate::{MachineCertificate, Purpose};
+use crate::node::tls_files::TlsFiles;
 use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
-use rooflet_agent::{Agent, AgentConfig, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError};
+use rooflet_agent::{
+    Agent, AgentConfig, AgentTls, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError,
+};
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
@@ -21,12 +26,15 @@ use rooflet_base::units::Bytes;
 use rooflet_client::{KubeconfigSource, Renewable, client_certificate, connect};
 use rooflet_host::{FakeHost, Host};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
-use rooflet_pki::NodeCertificate;
+use rooflet_pki::{MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
 
 /// File in the state directory with the credentials of a joined node.
 pub(super) const KUBECONFIG_FILE: &str = "kubeconfig";
+
+/// File in the state directory with the serving certificate and the trust of a joined node.
+const MACHINE_TLS_FILE: &str = "machine-tls.json";
 
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]
@@ -54,6 +62,8 @@ pub(crate) struct Args {
     listen: SocketAddr,
     #[command(flatten)]
     anonymous: AllowAnonymous,
+    #[command(flatten)]
+    tls: TlsFiles,
     /// Web origins that may send requests to this agent, such as `https://chat.example.com`; `*`
     /// for all. Pages of this machine (localhost) and of installed apps are always allowed. Clients
     /// other than browsers are not restricted.
@@ -147,6 +157,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             "--node-name {named}: the certificate of this machine is for node {joined}; omit --node-name, or join again with this name"
         )));
     }
+    let joined_as_node = joined_as.is_some();
     let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
     if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node_name).first() {
         return Err(unusable(format!("--node-name {node_name}: {what}")));
@@ -157,9 +168,23 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             args.listen
         )));
     }
-    args.anonymous
-        .check("--listen", args.listen)
-        .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    let files = args
+        .tls
+        .load(&Clock::System)
+        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    if files.is_some() && api_server.is_some() {
+        return Err(unusable(
+            "--tls-cert: gateways accept only certificates of the fleet; omit the flag, or omit the API server".to_owned(),
+        ));
+    }
+    // The node of a fleet whose API server issues certificates.
+    let is_joined = joined_as_node && !args.anonymous.is_given();
+    let requires_fleet = files.is_none() && is_joined && !args.listen.ip().is_loopback();
+    if !requires_fleet {
+        args.anonymous
+            .check("--listen", args.listen)
+            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    }
     let host = match (&args.recorded, &args.simulated_chip, args.simulated_memory) {
         (Some(file), ..) => {
             let (_, facts) =
@@ -194,6 +219,29 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .await
         .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?;
     let bound = listener.local_addr().context("reading the bound address")?;
+    let fleet_tls = requires_fleet.then(|| MachineTls::new(Revocations::default()));
+    if let (Some(tls), Some(client)) = (&fleet_tls, &client) {
+        let address = args
+            .advertise_address
+            .clone()
+            .unwrap_or_else(|| bound.ip().to_string());
+        let purpose = Purpose::agent(
+            &node_name,
+            address.trim_matches(['[', ']']),
+            &Host::Native.identity().hostname,
+        );
+        let file = Some(args.state_dir.join(MACHINE_TLS_FILE));
+        MachineCertificate::keep(client.clone(), tls.clone(), purpose, file, &tasks);
+    }
+    let tls = match (files, &fleet_tls) {
+        (Some(config), _) => Some(AgentTls { config, fleet: None }),
+        (None, Some(tls)) => Some(AgentTls {
+            config: Arc::new(tls.server_config().context("setting up TLS")?),
+            fleet: Some(tls.revocations().clone()),
+        }),
+        (None, None) => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let advertised = match args.advertise_address {
         Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
         Some(host) => format!("{host}:{}", bound.port()),
@@ -207,7 +255,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         hub: Some(HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?),
         manifest_dir: args.manifest_dir,
         allowed_origins: args.allowed_origins.unwrap_or_default(),
-        endpoint: format!("http://{advertised}"),
+        endpoint: format!("{scheme}://{advertised}"),
+        tls,
         quiet_hours: args.quiet_hours.unwrap_or_default(),
         program: Utf8PathBuf::from_path_buf(program).map_err(|path| {
             anyhow::anyhow!(

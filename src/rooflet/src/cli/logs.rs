@@ -1,13 +1,20 @@
 //! `rooflet logs`
 
+use std::sync::Arc;
+
 use anyhow::{Context, anyhow, bail};
+use axum::body::Body;
+use axum::extract::Request;
 use camino::Utf8PathBuf;
 use futures::StreamExt;
 use kube::Api;
 
 use super::{Failure, objects, ui};
+use crate::node::machine_certificate::operator_tls;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_client::ApiError;
+use rooflet_host::Host;
+use rooflet_proxy::{Proxy, Upstream};
 
 /// Maximum size of an agent's error message, in bytes.
 const MAX_REFUSAL_BYTES: usize = 4 << 10;
@@ -45,7 +52,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let node = replica.spec.node_name.ok_or_else(|| {
         anyhow!("ModelReplica {name} has no node yet; `kubectl describe mrep {name}` shows the reason")
     })?;
-    let nodes: Api<FleetNode> = Api::all(client);
+    let nodes: Api<FleetNode> = Api::all(client.clone());
     let endpoint = nodes
         .get_opt(&node)
         .await
@@ -53,29 +60,33 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .and_then(|node| node.status)
         .and_then(|status| status.endpoint)
         .ok_or_else(|| anyhow!("the agent of FleetNode {node} has not reported its endpoint"))?;
-    let log = format!("{endpoint}/replicas/{namespace}/{name}/logs");
-    Ok(print(&args, &node, &log).await?)
+    let upstream = Upstream::of_node(&endpoint, &node).context("reading the agent's endpoint")?;
+    let proxy = match &upstream {
+        Upstream::Node { .. } => {
+            let name = Host::Native.identity().hostname.to_lowercase();
+            let tls = operator_tls(&client, &name).await;
+            let tls = tls.context("getting a certificate for the connection to the agent")?;
+            Proxy::with_tls(Arc::new(tls.client_config().context("setting up TLS")?))
+        }
+        Upstream::Tcp(_) | Upstream::Unix(_) => Proxy::new(),
+    };
+    let log = format!("/replicas/{namespace}/{name}/logs");
+    Ok(print(&args, &node, &proxy, &upstream, &log).await?)
 }
 
-/// Prints the log at the URL `log`.
-async fn print(args: &Args, node: &str, log: &str) -> anyhow::Result<()> {
-    let mut url = format!("{log}?follow={}", args.follow);
+/// Prints the log at the path `log`.
+async fn print(args: &Args, node: &str, proxy: &Proxy, upstream: &Upstream, log: &str) -> anyhow::Result<()> {
+    let mut path = format!("{log}?follow={}", args.follow);
     if let Some(lines) = args.tail.filter(|lines| *lines >= 0) {
-        url.push_str(&format!("&tailLines={lines}"));
+        path.push_str(&format!("&tailLines={lines}"));
     }
-    // The agent is reached directly, because a configured proxy usually serves external addresses
-    // only.
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .build()
-        .context("setting up HTTP")?;
-    let response = http
-        .get(url)
-        .send()
+    let path = path.parse().context("building the path of the log")?;
+    let response = proxy
+        .forward(Request::new(Body::empty()), upstream, &path)
         .await
-        .with_context(|| format!("connecting to the agent of node {node}: {log}"))?;
+        .with_context(|| format!("requesting the log from the agent of node {node}"))?;
     let status = response.status();
-    let mut bytes = response.bytes_stream();
+    let mut bytes = response.into_body().into_data_stream();
     if !status.is_success() {
         let mut message = Vec::new();
         while let (true, Some(chunk)) = (message.len() < MAX_REFUSAL_BYTES, bytes.next().await) {

@@ -15,8 +15,10 @@ use crate::node::server::{Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
 use crate::node::simulated_fleet;
 use crate::node::simulated_fleet::SimulatedFleet;
+use crate::node::tls_files::TlsFiles;
 use rooflet_apiserver::{AuditPolicy, InFlightLimits};
 use rooflet_artifact::remote::HubAccess;
+use rooflet_base::clock::Clock;
 use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::quantity::parse_duration;
@@ -50,6 +52,8 @@ pub(crate) struct Args {
     gateway_listen: SocketAddr,
     #[command(flatten)]
     anonymous: AllowAnonymous,
+    #[command(flatten)]
+    tls: TlsFiles,
     /// Require an API key for every request to the gateway. `rooflet key create` creates keys.
     /// Without this option, a request needs no key, but a key that it presents must be valid.
     #[arg(long)]
@@ -162,6 +166,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             allowed_origins: args.allowed_origins.unwrap_or_default(),
             log: args.access_log,
             requires_keys: args.require_keys,
+            serving_tls: args
+                .tls
+                .load(&Clock::System)
+                .map_err(|err| Failure::new(ExitStatus::Config, err))?,
+            agent_tls: None,
         },
         api_server: api_server(
             args.kubeconfig,

@@ -8,6 +8,7 @@ use tracing::warn;
 
 use super::Failure;
 use crate::node::anonymous::AllowAnonymous;
+use crate::node::tls_files::TlsFiles;
 use crate::node::{shutdown, traces};
 use rooflet_api::wire::TerminationMessage;
 use rooflet_base::clock::Clock;
@@ -34,6 +35,8 @@ pub(crate) struct Args {
     listen: Option<SocketAddr>,
     #[command(flatten)]
     anonymous: AllowAnonymous,
+    #[command(flatten)]
+    tls: TlsFiles,
     /// Listen on this Unix socket.
     #[arg(long, value_name = "PATH")]
     socket: Option<Utf8PathBuf>,
@@ -115,6 +118,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let config = WorkerConfig {
         model: args.model,
         listen,
+        tls: args
+            .tls
+            .load(&Clock::System)
+            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
         allowed_origins: args.allowed_origins.unwrap_or_default(),
         name: args.name,
         context_tokens: args.context_tokens,

@@ -25,6 +25,11 @@ pub(crate) struct ExposedError {
 }
 
 impl AllowAnonymous {
+    /// Returns whether the flag is set.
+    pub(crate) fn is_given(self) -> bool {
+        self.allow_anonymous
+    }
+
     /// Checks that other machines reach `address` only with consent. Logs a warning if they do.
     pub(crate) fn check(self, flag: &'static str, address: SocketAddr) -> Result<(), ExposedError> {
         if address.ip().is_loopback() {

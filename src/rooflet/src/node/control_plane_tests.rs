@@ -28,7 +28,7 @@ use rooflet_client::{ApiError, CachedKind, KubeconfigSource, connect, patch_stat
 use rooflet_controller as controller;
 use rooflet_controller::ControllerConfig;
 use rooflet_pki as pki;
-use rooflet_pki::{Authority, AuthorityKind, ServingCertificate, Token, UserCertificates};
+use rooflet_pki::{Authority, AuthorityKind, Revocations, ServingCertificate, Token, UserCertificates};
 use rooflet_roofline::memory::ServedModel;
 use rooflet_store::Store;
 use rooflet_testing::TempDir;
@@ -76,7 +76,8 @@ impl Fixture {
         let certificate = ServingCertificate::issue(authority, [], Clock::System).expect("a certificate");
         let clients =
             Authority::open(directory.as_ref(), AuthorityKind::Client, &Clock::System).expect("another");
-        let users = UserCertificates::new(&clients, Clock::System).expect("a trust anchor");
+        let users =
+            UserCertificates::new(&clients, Revocations::default(), Clock::System).expect("a trust anchor");
         let tls = Some(Arc::new(
             certificate.server_config(&users).expect("a configuration"),
         ));

@@ -13,6 +13,8 @@ use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
+use super::machine_certificate::{MachineCertificate, Purpose};
+use super::node_ledger::TrustPublisher;
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
 use super::traces;
@@ -37,8 +39,9 @@ use rooflet_host::Host;
 use rooflet_pki as pki;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
-    AccountKey, Authority, AuthorityKind, IssueError, OpenAccountKeyError, OpenAuthorityError,
-    OpenSecretsKeyError, OpenTokenError, SecretsKey, ServingCertificate, Token, UserCertificates, kubeconfig,
+    AccountKey, Authority, AuthorityKind, Identity, IssueError, MachineTls, MachineTlsError,
+    OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError, Revocations, SecretsKey,
+    ServingCertificate, Token, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreMetrics};
 
@@ -114,6 +117,8 @@ pub(crate) enum StartServerError {
     AccountKey(#[from] OpenAccountKeyError),
     #[error("issuing the serving certificate")]
     Certificate(#[from] IssueError),
+    #[error("setting up TLS for agents")]
+    AgentTls(#[from] MachineTlsError),
     #[error("writing the kubeconfig")]
     Kubeconfig(#[from] kubeconfig::WriteKubeconfigError),
     #[error("starting the API server")]
@@ -142,6 +147,7 @@ impl StartServerError {
             | Self::Token(_)
             | Self::AccountKey(_)
             | Self::Certificate(_)
+            | Self::AgentTls(_)
             | Self::Kubeconfig(_) => ExitStatus::Config,
             Self::ApiServer(_) | Self::Connect(_) | Self::Listener(_) | Self::Metrics(_) => {
                 ExitStatus::Failure
@@ -172,22 +178,33 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     let registry = Registry::new();
     let clock = Clock::System;
 
-    let api_server = match api_listener {
+    let (api_server, authorities) = match api_listener {
         Some(listener) => {
             let address = listener.local_addr().map_err(StartServerError::Listener)?;
             let listener = listener.into_std().map_err(StartServerError::Listener)?;
-            start_api_server(&config, listener, address, &clock, &registry, tasks).await?;
-            KubeconfigSource::File(config.kubeconfig_out.clone())
+            let started = start_api_server(&config, listener, address, &clock, &registry, tasks).await?;
+            (
+                KubeconfigSource::File(config.kubeconfig_out.clone()),
+                Some(started),
+            )
         }
-        None => config.api_server.clone().ok_or(StartServerError::NoApiServer)?,
+        None => (
+            config.api_server.clone().ok_or(StartServerError::NoApiServer)?,
+            None,
+        ),
     };
-    if !has(Role::Controller) && !has(Role::Gateway) {
-        if let Some(listener) = status_listener {
-            status_server::serve(listener, registry, tasks);
-        }
-        return Ok(());
-    }
     let client = follow(&api_server, &clock, tasks).await?;
+    let serving = authorities.map(|authorities| {
+        let publisher = TrustPublisher {
+            client: client.clone(),
+            clock: clock.clone(),
+            clients: authorities.clients,
+            nodes: authorities.nodes,
+            revocations: authorities.revocations,
+        };
+        publisher.start(tasks);
+        authorities.serving
+    });
     if has(Role::Controller) {
         let config = ControllerConfig {
             identity: identity(&Host::Native.identity().hostname, &config.roles, &config.data_dir),
@@ -198,7 +215,22 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     }
     if let Some(listener) = gateway_listener {
         let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
-        let access = config.gateway_access.clone();
+        let mut access = config.gateway_access.clone();
+        let address = listener.local_addr().map_err(StartServerError::Listener)?;
+        if let Some(authority) =
+            serving.filter(|_| access.serving_tls.is_none() && !address.ip().is_loopback())
+        {
+            let names = machine_names(address.ip(), config.tls_sans.clone());
+            let certificate = ServingCertificate::issue(authority, names, clock.clone())?;
+            access.serving_tls = Some(Arc::new(certificate.server_config_without_clients()?));
+        }
+        // In a pod, agents have no certificates of the fleet.
+        if !matches!(api_server, KubeconfigSource::ServiceAccount) {
+            let tls = MachineTls::new(Revocations::default());
+            access.agent_tls = Some(Arc::new(tls.client_config()?));
+            let name = Host::Native.identity().hostname.to_lowercase();
+            MachineCertificate::keep(client.clone(), tls, Purpose::Gateway { name }, None, tasks);
+        }
         gateway::serve(listener, client, clock, tasks, &registry, tracer, access)?;
     }
     if let Some(listener) = status_listener {
@@ -220,6 +252,17 @@ fn identity(hostname: &str, roles: &[Role], data_dir: &Utf8Path) -> String {
     }
 }
 
+/// Authorities of a started API server.
+struct Authorities {
+    serving: Arc<Authority>,
+    /// Authority of client certificates, in PEM.
+    clients: String,
+    /// Authority of serving certificates of nodes, in PEM.
+    nodes: String,
+    /// Revocations that the API server applies.
+    revocations: Revocations,
+}
+
 async fn start_api_server(
     config: &ServerConfig,
     listener: std::net::TcpListener,
@@ -227,7 +270,7 @@ async fn start_api_server(
     clock: &Clock,
     registry: &Registry,
     tasks: &Tasks,
-) -> Result<(), StartServerError> {
+) -> Result<Authorities, StartServerError> {
     let directory: &Utf8Path = &config.data_dir;
     data_dir::create(directory).map_err(|err| StartServerError::DataDir {
         path: directory.to_owned(),
@@ -252,16 +295,26 @@ async fn start_api_server(
     }
     let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);
     let authority = Arc::new(open_authority(AuthorityKind::Serving)?);
-    let signers = CertificateSigners {
-        client: open_authority(AuthorityKind::Client)?,
-        node: open_authority(AuthorityKind::Node)?,
+    let clients = open_authority(AuthorityKind::Client)?;
+    let nodes = open_authority(AuthorityKind::Node)?;
+    let fleet = clients.fleet();
+    let authorities = Authorities {
+        serving: Arc::clone(&authority),
+        clients: clients.certificate_pem().to_owned(),
+        nodes: nodes.certificate_pem().to_owned(),
+        revocations: Revocations::default(),
     };
-    let users = UserCertificates::new(&signers.client, clock.clone())?;
+    let signers = CertificateSigners {
+        client: clients,
+        node: nodes,
+        uri_of: Some(Box::new(move |common_name, organizations| {
+            let identity = Identity::of_subject(common_name, organizations)?;
+            Some(identity.uri(fleet.as_deref()?))
+        })),
+    };
+    let users = UserCertificates::new(&signers.client, authorities.revocations.clone(), clock.clone())?;
     let token = Token::open(directory.as_std_path())?;
-    let names = serving_names(address.ip(), config.tls_sans.clone(), || MachineNames {
-        hostname: Host::Native.identity().hostname,
-        addresses: host::addresses(),
-    });
+    let names = machine_names(address.ip(), config.tls_sans.clone());
     let certificate = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone())?;
     let tls = Arc::new(certificate.server_config(&users)?);
 
@@ -318,7 +371,15 @@ async fn start_api_server(
             Ok::<_, io::Error>(())
         })
     });
-    Ok(())
+    Ok(authorities)
+}
+
+/// Returns the names of a serving certificate of this machine.
+fn machine_names(listen: IpAddr, extra: Vec<String>) -> Vec<String> {
+    serving_names(listen, extra, || MachineNames {
+        hostname: Host::Native.identity().hostname,
+        addresses: host::addresses(),
+    })
 }
 
 /// Names and addresses of this machine.

@@ -121,6 +121,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         hub: None,
         manifest_dir: None,
         endpoint,
+        tls: None,
         quiet_hours: machine.class.quiet_hours.clone(),
         engine: "none".to_owned(),
         matrix_unit_kernels: None,

@@ -11,11 +11,12 @@ use crate::cli::{Failure, ui};
 use crate::node::data_dir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
-use rooflet_client::{sign_node, with_token};
+use rooflet_client::{CertificateKind, sign, with_token};
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
-    AuthorityHash, BootstrapToken, DiscoverError, NodeCertificate, NodeRequest, certificate_pem, discover,
+    AuthorityHash, BootstrapToken, DiscoverError, Identity, KeyRequest, NodeCertificate, Role,
+    certificate_pem, discover,
 };
 
 /// Port of the agent in the printed command.
@@ -73,9 +74,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         args.token.reveal(),
         &Clock::System,
     )?;
-    let request = NodeRequest::new(&node).context("generating a key")?;
-    let certificate = sign_node(
+    let request = KeyRequest::client(&Identity::new(Role::Node, &node)).context("generating a key")?;
+    let certificate = sign(
         &client,
+        CertificateKind::NodeClient,
         &request.request_pem,
         Duration::from_secs(args.wait_seconds),
     )
@@ -117,7 +119,7 @@ fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
             false => "0.0.0.0",
         };
         line.push_str(&format!(
-            " --listen {any}:{AGENT_PORT} --advertise-address {own_address} --allow-anonymous"
+            " --listen {any}:{AGENT_PORT} --advertise-address {own_address}"
         ));
     }
     line
@@ -132,7 +134,7 @@ mod tests {
         let line = |address: &str| agent_line("/state".into(), address.parse().expect("an address"));
         assert_eq!(
             line("192.0.2.7"),
-            "rooflet agent --model-dir DIR --state-dir /state --listen 0.0.0.0:7500 --advertise-address 192.0.2.7 --allow-anonymous"
+            "rooflet agent --model-dir DIR --state-dir /state --listen 0.0.0.0:7500 --advertise-address 192.0.2.7"
         );
         assert_eq!(
             line("127.0.0.1"),

@@ -1,0 +1,120 @@
+//! Requests that other machines of the fleet may send to an agent.
+
+use std::net::SocketAddr;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use tracing::info;
+
+use rooflet_http_server::PeerCertificates;
+use rooflet_pki::{Identity, Revocations, Role};
+
+/// Subject of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Area {
+    /// Requests to models.
+    Inference,
+    /// Logs of workers.
+    Logs,
+    /// Health, metrics and the API document.
+    Status,
+}
+
+impl Area {
+    fn of(path: &str) -> Self {
+        match path {
+            "/health" | "/ready" | "/metrics" | "/openapi.json" => Self::Status,
+            path if path.starts_with("/replicas/")
+                && path.ends_with("/logs")
+                && !path.contains("/proxy/") =>
+            {
+                Self::Logs
+            }
+            _ => Self::Inference,
+        }
+    }
+}
+
+/// Returns whether a role may send requests of an area.
+fn may_call(role: Role, area: Area) -> bool {
+    match (role, area) {
+        (Role::Operator, _)
+        | (Role::Gateway, Area::Inference | Area::Status)
+        | (Role::Node, Area::Status) => true,
+        (Role::Gateway, Area::Logs) | (Role::Node, Area::Inference | Area::Logs) => false,
+    }
+}
+
+/// Reason why a request is refused.
+#[derive(Debug, thiserror::Error)]
+enum RefuseError {
+    #[error("the client presented no certificate of the fleet")]
+    NoIdentity,
+    #[error("the certificate of {0} is revoked: its FleetNode was deleted")]
+    Revoked(Identity),
+    #[error("{0} may not send this request to an agent")]
+    Role(Identity),
+}
+
+fn check(peer: Option<&PeerCertificates>, revocations: &Revocations, path: &str) -> Result<(), RefuseError> {
+    let own = peer.and_then(|PeerCertificates(chain)| chain.first());
+    let known = own.and_then(|own| Some((own, Identity::of_certificate(own)?)));
+    let (own, identity) = known.ok_or(RefuseError::NoIdentity)?;
+    if revocations.contain(own) {
+        return Err(RefuseError::Revoked(identity));
+    }
+    match may_call(identity.role, Area::of(path)) {
+        true => Ok(()),
+        false => Err(RefuseError::Role(identity)),
+    }
+}
+
+/// Refuses requests of clients whose certificate does not permit them. Checks every request, so
+/// that a revocation also applies to open connections.
+pub(super) async fn authorize(
+    State(revocations): State<Revocations>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<PeerCertificates>();
+    if let Err(err) = check(peer, &revocations, request.uri().path()) {
+        let client = request.extensions().get::<ConnectInfo<SocketAddr>>();
+        let client = client.map(|ConnectInfo(address)| address.to_string());
+        info!(client = client.unwrap_or_default(), error = %err, "request refused");
+        return (StatusCode::FORBIDDEN, format!("{err}\n")).into_response();
+    }
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn role_determines_the_requests_of_a_machine() {
+        let paths = [
+            "/replicas/default/a/proxy/v1/chat/completions",
+            "/v1/chat/completions",
+            "/replicas/default/a/proxy/logs",
+            "/replicas/default/a/logs",
+            "/metrics",
+            "/health",
+        ];
+        for (role, expect) in [
+            (Role::Operator, [true, true, true, true, true, true]),
+            (Role::Gateway, [true, true, true, false, true, true]),
+            (Role::Node, [false, false, false, false, true, true]),
+        ] {
+            let got = paths.map(|path| may_call(role, Area::of(path)));
+            assert_eq!(got, expect, "{role:?}");
+        }
+    }
+
+    #[test]
+    fn client_without_certificate_is_refused() {
+        let refused = check(None, &Revocations::default(), "/health");
+        assert!(matches!(refused, Err(RefuseError::NoIdentity)), "{refused:?}");
+    }
+}

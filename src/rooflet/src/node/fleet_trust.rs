@@ -1,0 +1,99 @@
+//! Authorities and revoked nodes of the fleet, which machines read from a ConfigMap of the API
+//! server.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE};
+use rooflet_client::{ApiError, FIELD_MANAGER};
+use rooflet_pki::{MachineTls, MachineTlsError};
+
+const CLIENTS: &str = "client-ca.crt";
+const NODES: &str = "node-ca.crt";
+const REVOKED: &str = "revoked-nodes.json";
+
+/// Certificates and nodes that machines of the fleet trust.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FleetTrust {
+    /// Authorities of client certificates, in PEM.
+    pub(crate) clients: String,
+    /// Authorities of the serving certificates of nodes, in PEM.
+    pub(crate) nodes: String,
+    /// Time of revocation by node.
+    pub(crate) revoked: BTreeMap<String, Timestamp>,
+}
+
+impl FleetTrust {
+    /// Parses the ConfigMap; `None` if it is incomplete.
+    pub(crate) fn parse(config_map: &ConfigMap) -> Option<Self> {
+        let data = config_map.data.as_ref()?;
+        Some(Self {
+            clients: data.get(CLIENTS)?.clone(),
+            nodes: data.get(NODES)?.clone(),
+            revoked: serde_json::from_str(data.get(REVOKED)?).ok()?,
+        })
+    }
+
+    /// Reads the ConfigMap; `None` if the API server issues no certificates for the fleet.
+    pub(crate) async fn read(client: &Client) -> Result<Option<Self>, ApiError> {
+        let found = config_maps(client).get_opt(FLEET_TRUST).await?;
+        Ok(found.as_ref().and_then(Self::parse))
+    }
+
+    pub(super) async fn publish(&self, client: &Client) -> Result<(), ApiError> {
+        let revoked =
+            serde_json::to_string(&self.revoked).map_err(|err| ApiError::Invalid(err.to_string()))?;
+        let data = json!({CLIENTS: self.clients, NODES: self.nodes, REVOKED: revoked});
+        apply(client, FLEET_TRUST, &data).await
+    }
+
+    /// Uses this trust in all following handshakes.
+    pub(crate) fn apply_to(&self, tls: &MachineTls) -> Result<(), MachineTlsError> {
+        tls.revocations().replace(self.revoked.clone());
+        tls.set_authorities(&self.clients, &self.nodes)
+    }
+}
+
+pub(super) fn config_maps(client: &Client) -> Api<ConfigMap> {
+    Api::namespaced(client.clone(), FLEET_TRUST_NAMESPACE)
+}
+
+/// Creates or replaces a ConfigMap.
+pub(super) async fn apply(client: &Client, name: &str, data: &serde_json::Value) -> Result<(), ApiError> {
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    config_maps(client)
+        .patch(name, &params, &Patch::Apply(&object))
+        .await?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incomplete_config_map_is_ignored() {
+        let parse = |data: serde_json::Value| {
+            let config_map = serde_json::from_value(json!({ "data": data })).expect("a ConfigMap");
+            FleetTrust::parse(&config_map)
+        };
+        let complete = json!({CLIENTS: "c", NODES: "n", REVOKED: r#"{"mini-1": "2026-01-01T00:00:00Z"}"#});
+        let parsed = parse(complete).expect("complete");
+        assert_eq!((parsed.clients.as_str(), parsed.nodes.as_str()), ("c", "n"));
+        assert_eq!(parsed.revoked["mini-1"].to_string(), "2026-01-01T00:00:00Z");
+        for incomplete in [
+            json!({}),
+            json!({CLIENTS: "c", NODES: "n"}),
+            json!({CLIENTS: "c", NODES: "n", REVOKED: "no JSON"}),
+        ] {
+            assert_eq!(parse(incomplete.clone()), None, "{incomplete}");
+        }
+    }
+}

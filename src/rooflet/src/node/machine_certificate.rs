@@ -1,0 +1,357 @@
+//! Certificate of this machine for connections between machines of the fleet: requests it from the
+//! API server, renews it, and follows changes of the fleet's trust.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::core::DeserializeGuard;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::fleet_trust::FleetTrust;
+use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
+use rooflet_base::file::{if_there, replace};
+use rooflet_base::task::Tasks;
+use rooflet_client::{Cache, CertificateKind, Changes, SigningError, sign};
+use rooflet_pki::{
+    Identity, KeyRequest, MachineTls, MachineTlsError, NodeCertificate, Revocations, Role, is_ip_or_dns_name,
+};
+
+/// Interval between checks of the certificate's age.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Interval between requests after a failure.
+const RETRY: Duration = Duration::from_secs(10);
+/// Maximum time to wait for a signed certificate.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Lifetime of the client certificate of a gateway.
+const GATEWAY_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Lifetime of the client certificate of one command.
+const OPERATOR_LIFETIME: Duration = Duration::from_secs(600);
+
+/// Use of the certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Serves the agent of a node under these IP addresses and DNS names.
+    Agent { node: String, names: Vec<String> },
+    /// Authenticates a gateway to agents.
+    Gateway { name: String },
+}
+
+impl Purpose {
+    /// Returns the purpose of an agent that other machines reach at `address`.
+    pub(crate) fn agent(node: &str, address: &str, hostname: &str) -> Self {
+        let hostname = hostname.to_lowercase();
+        let mut names: Vec<String> = Vec::new();
+        for name in [address, &hostname, node] {
+            if is_ip_or_dns_name(name) && !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+        Self::Agent {
+            node: node.to_owned(),
+            names,
+        }
+    }
+
+    fn names(&self) -> &[String] {
+        match self {
+            Self::Agent { names, .. } => names,
+            Self::Gateway { .. } => &[],
+        }
+    }
+}
+
+/// Certificate, key and trust, as stored in the state directory of an agent.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Held {
+    certificate: String,
+    key: String,
+    names: Vec<String>,
+    /// Authorities of nodes when the certificate was issued.
+    authorities: String,
+    trust: FleetTrust,
+}
+
+impl Held {
+    /// Returns whether a new certificate is needed.
+    fn is_due(&self, purpose: &Purpose, now: Timestamp) -> bool {
+        let Some(certificate) = NodeCertificate::read(self.certificate.as_bytes()) else {
+            return true;
+        };
+        now >= certificate.renew_at()
+            || now < certificate.not_before
+            || self.names != purpose.names()
+            || self.authorities != self.trust.nodes
+            || match purpose {
+                Purpose::Agent { node, .. } => certificate.node.as_ref() != Some(node),
+                Purpose::Gateway { .. } => false,
+            }
+    }
+}
+
+/// Error of a new certificate.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error("generating a key")]
+    Key(#[source] rcgen::Error),
+    #[error(transparent)]
+    Sign(#[from] SigningError),
+    #[error("using the signed certificate")]
+    Tls(#[from] MachineTlsError),
+}
+
+/// Keeper of the certificate.
+pub(crate) struct MachineCertificate {
+    client: Client,
+    tls: Arc<MachineTls>,
+    purpose: Purpose,
+    /// File that stores certificate and trust, so that they are available without an API server.
+    file: Option<Utf8PathBuf>,
+    clock: Clock,
+    held: Held,
+}
+
+impl MachineCertificate {
+    /// Reads the file, and keeps the certificate current until `tasks` stop.
+    pub(crate) fn keep(
+        client: Client,
+        tls: Arc<MachineTls>,
+        purpose: Purpose,
+        file: Option<Utf8PathBuf>,
+        tasks: &Tasks,
+    ) {
+        let held = file
+            .as_deref()
+            .map(|path| restore(path, &tls))
+            .unwrap_or_default();
+        let clock = Clock::System;
+        let changes = Changes::new();
+        let config = watcher::Config::default().fields(&format!("metadata.name={FLEET_TRUST}"));
+        let api: Api<DeserializeGuard<ConfigMap>> = Api::namespaced(client.clone(), FLEET_TRUST_NAMESPACE);
+        let published = rooflet_client::watch(tasks, api, config, &clock, &changes);
+        let keeper = Self {
+            client,
+            tls,
+            purpose,
+            file,
+            clock,
+            held,
+        };
+        let stop = tasks.stop_token();
+        tasks.spawn_detached(async move {
+            let running = keeper.run(published, changes.subscribe());
+            stop.run_until_cancelled(running).await;
+        });
+    }
+
+    async fn run(mut self, published: Cache<ConfigMap>, mut changed_rx: watch::Receiver<u64>) {
+        let mut next_request = Timestamp::MIN;
+        let mut is_warned = false;
+        loop {
+            changed_rx.mark_unchanged();
+            let found = published.list();
+            if let Some(trust) = found.first().and_then(|config_map| FleetTrust::parse(config_map)) {
+                self.follow(trust);
+            }
+            let is_agent = matches!(self.purpose, Purpose::Agent { .. });
+            if is_agent && published.is_synced() && found.is_empty() && !is_warned {
+                is_warned = true;
+                warn!(
+                    "the API server publishes no certificate authorities of a fleet, so other machines cannot connect; \
+                     upgrade the control plane, or restart the agent with --allow-anonymous"
+                );
+            }
+            let now = self.clock.now();
+            let is_known = !self.held.trust.nodes.is_empty() && published.is_synced();
+            if is_known && now >= next_request && self.held.is_due(&self.purpose, now) {
+                match self.request().await {
+                    Ok(()) => info!(purpose = ?self.purpose, "received a certificate of the fleet"),
+                    Err(err) => warn!(
+                        error = %Chain(&err),
+                        "failed to get a certificate of the fleet; retrying in {} s", RETRY.as_secs()
+                    ),
+                }
+                next_request = self.clock.now() + RETRY;
+            }
+            let wait = match self.held.certificate.is_empty() {
+                true => RETRY,
+                false => PERIOD,
+            };
+            tokio::select! {
+                changed = changed_rx.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Uses a trust that the API server published.
+    fn follow(&mut self, trust: FleetTrust) {
+        if trust == self.held.trust {
+            return;
+        }
+        match trust.apply_to(&self.tls) {
+            Ok(()) => {
+                self.held.trust = trust;
+                self.save();
+            }
+            Err(err) => warn!(error = %Chain(&err), "the published authorities of the fleet are unusable"),
+        }
+    }
+
+    async fn request(&mut self) -> Result<(), RequestError> {
+        let (kind, request) = match &self.purpose {
+            Purpose::Agent { node, names } => {
+                (CertificateKind::NodeServing, KeyRequest::serving(node, names))
+            }
+            Purpose::Gateway { name } => (
+                CertificateKind::Client {
+                    lifetime: GATEWAY_LIFETIME,
+                },
+                KeyRequest::client(&Identity::new(Role::Gateway, name)),
+            ),
+        };
+        let request = request.map_err(RequestError::Key)?;
+        let certificate = sign(&self.client, kind, &request.request_pem, PATIENCE).await?;
+        self.tls.set_certificate(&certificate, &request.key_pem)?;
+        self.held = Held {
+            certificate,
+            key: request.key_pem,
+            names: self.purpose.names().to_vec(),
+            authorities: self.held.trust.nodes.clone(),
+            trust: std::mem::take(&mut self.held.trust),
+        };
+        self.save();
+        Ok(())
+    }
+
+    fn save(&self) {
+        let Some(path) = &self.file else { return };
+        let saved = serde_json::to_vec(&self.held)
+            .map_err(std::io::Error::from)
+            .and_then(|text| replace(path, &text));
+        if let Err(err) = saved {
+            warn!(%path, error = %err, "failed to save the certificate of this machine");
+        }
+    }
+}
+
+/// Reads a file and uses its certificate and trust. An unusable file is ignored.
+fn restore(path: &Utf8Path, tls: &MachineTls) -> Held {
+    let text = match if_there(std::fs::read(path)) {
+        Ok(Some(text)) => text,
+        Ok(None) => return Held::default(),
+        Err(err) => {
+            warn!(%path, error = %err, "failed to read the certificate of this machine");
+            return Held::default();
+        }
+    };
+    let Ok(held) = serde_json::from_slice::<Held>(&text) else {
+        warn!(%path, "the file with the certificate of this machine is invalid; requesting a new one");
+        return Held::default();
+    };
+    let used = held
+        .trust
+        .apply_to(tls)
+        .and_then(|()| match held.certificate.is_empty() {
+            true => Ok(()),
+            false => tls.set_certificate(&held.certificate, &held.key),
+        });
+    match used {
+        Ok(()) => held,
+        Err(err) => {
+            warn!(%path, error = %Chain(&err), "the stored certificate of this machine is unusable; requesting a new one");
+            Held::default()
+        }
+    }
+}
+
+/// Error of the credentials of a command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OperatorTlsError {
+    #[error(
+        "the API server publishes no certificate authorities of the fleet (ConfigMap {FLEET_TRUST_NAMESPACE}/{FLEET_TRUST})"
+    )]
+    NoTrust,
+    #[error("reading the certificate authorities of the fleet")]
+    Trust(#[from] rooflet_client::ApiError),
+    #[error("generating a key")]
+    Key(#[source] rcgen::Error),
+    #[error(transparent)]
+    Sign(#[from] SigningError),
+    #[error("setting up TLS")]
+    Tls(#[from] MachineTlsError),
+}
+
+/// Returns TLS with a short-lived certificate for requests of a person to agents.
+pub(crate) async fn operator_tls(client: &Client, name: &str) -> Result<Arc<MachineTls>, OperatorTlsError> {
+    let trust = FleetTrust::read(client).await?.ok_or(OperatorTlsError::NoTrust)?;
+    let tls = MachineTls::new(Revocations::default());
+    trust.apply_to(&tls)?;
+    let request = KeyRequest::client(&Identity::new(Role::Operator, name)).map_err(OperatorTlsError::Key)?;
+    let kind = CertificateKind::Client {
+        lifetime: OPERATOR_LIFETIME,
+    };
+    let certificate = sign(client, kind, &request.request_pem, PATIENCE).await?;
+    tls.set_certificate(&certificate, &request.key_pem)?;
+    Ok(tls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_base::clock::at;
+
+    #[test]
+    fn agent_certificate_has_each_valid_name_once() {
+        let names = |address: &str, hostname: &str| match Purpose::agent("mini-1", address, hostname) {
+            Purpose::Agent { names, .. } => names,
+            Purpose::Gateway { .. } => unreachable!("an agent"),
+        };
+        assert_eq!(names("192.0.2.7", "Mini-1"), ["192.0.2.7", "mini-1"]);
+        assert_eq!(names("2001:db8::7", "Bob's Mac"), ["2001:db8::7", "mini-1"]);
+    }
+
+    #[test]
+    fn certificate_is_due_if_missing_old_or_for_other_names() {
+        let purpose = |name: &str| Purpose::Agent {
+            node: "mini-1".to_owned(),
+            names: vec![name.to_owned()],
+        };
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "system:node:mini-1");
+        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2026, 4, 1);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let held = Held {
+            certificate: params.self_signed(&key).expect("a certificate").pem(),
+            names: vec!["a".to_owned()],
+            ..Held::default()
+        };
+        let day = |day: i64| at(1_767_225_600 + day * 24 * 3600);
+        assert!(!held.is_due(&purpose("a"), day(1)));
+        assert!(held.is_due(&purpose("b"), day(1)));
+        assert!(held.is_due(&purpose("a"), day(-1)));
+        assert!(!held.is_due(&purpose("a"), day(59)));
+        assert!(held.is_due(&purpose("a"), day(60)));
+        assert!(Held::default().is_due(&purpose("a"), day(1)));
+        let other_fleet = Held {
+            trust: FleetTrust {
+                nodes: "other".to_owned(),
+                ..FleetTrust::default()
+            },
+            ..held
+        };
+        assert!(other_fleet.is_due(&purpose("a"), day(1)));
+    }
+}

@@ -1,0 +1,41 @@
+//! Serving certificate from files.
+
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use rustls::ServerConfig;
+
+use rooflet_base::clock::Clock;
+use rooflet_pki::{CertificateFiles, CertificateFilesError, MachineTlsError};
+
+/// Files of a serving certificate.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct TlsFiles {
+    /// Serve HTTPS with the certificate in this PEM file, followed by intermediate certificates. The
+    /// file is loaded again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<Utf8PathBuf>,
+    /// Private key of --tls-cert, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<Utf8PathBuf>,
+}
+
+/// Error of the files.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsFilesError {
+    #[error("--tls-cert, --tls-key")]
+    Files(#[from] CertificateFilesError),
+    #[error("--tls-cert")]
+    Tls(#[from] MachineTlsError),
+}
+
+impl TlsFiles {
+    /// Returns the TLS configuration, if files are set.
+    pub(crate) fn load(&self, clock: &Clock) -> Result<Option<Arc<ServerConfig>>, TlsFilesError> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let files = CertificateFiles::open(certificate.as_std_path(), key.as_std_path(), clock.clone())?;
+        Ok(Some(Arc::new(files.server_config()?)))
+    }
+}
