@@ -4,6 +4,7 @@ mod control_plane_outage;
 mod drain;
 mod join;
 mod manifest_dir;
+mod mutual_tls;
 mod node_loss;
 mod preemption;
 mod rebalance;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::harness::{Cluster, Kubectl, Process, eventually, rooflet};
 
-const GUIDE: &str = "
+pub(super) const GUIDE: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata: {name: guide}
@@ -17,7 +17,7 @@ spec:
 ";
 
 /// Returns the arguments of the join command that `rooflet token create` prints.
-fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
+pub(super) fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
     let server = format!("https://{}", cluster.address);
     let output = cluster.rooflet(&format!("token create --server={server} {more}"));
     assert!(output.status.success(), "{}", output_text(&output));
@@ -29,7 +29,7 @@ fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
 }
 
 /// Runs the join command for a node with a separate state directory.
-fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
+pub(super) fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
     Command::new(rooflet())
         .args(line)
         .arg(format!("--node-name={node}"))
@@ -38,7 +38,7 @@ fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
         .expect("the binary starts")
 }
 
-fn output_text(output: &Output) -> String {
+pub(super) fn output_text(output: &Output) -> String {
     let bytes = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -61,7 +61,7 @@ fn agent(cluster: &Cluster, node: &str) -> Process {
 }
 
 /// Returns kubectl with the credentials of a node.
-fn as_node(cluster: &Cluster, node: &str) -> Kubectl {
+pub(super) fn as_node(cluster: &Cluster, node: &str) -> Kubectl {
     let kubeconfig = cluster.scratch.join(node).join("kubeconfig");
     Kubectl::find(&kubeconfig, Path::new(&cluster.scratch.join(node))).expect("kubectl is installed")
 }
@@ -85,7 +85,12 @@ fn certificate(cluster: &Cluster, node: &str) -> String {
 /// minutes.
 fn shorten_certificate(cluster: &Cluster, node: &str) {
     let made = cluster.kubectl.json("csr").expect("requests");
-    let request = made["items"][0]["spec"]["request"].as_str().expect("a request");
+    let made = made["items"].as_array().expect("a list");
+    let signer = "kubernetes.io/kube-apiserver-client-kubelet";
+    let made = made.iter().find(|made| made["spec"]["signerName"] == signer);
+    let request = made.expect("a request of a node")["spec"]["request"]
+        .as_str()
+        .expect("a request");
     let kubectl = as_node(cluster, node);
     let csr = json!({
         "apiVersion": "certificates.k8s.io/v1",
@@ -93,7 +98,7 @@ fn shorten_certificate(cluster: &Cluster, node: &str) {
         "metadata": {"name": "short"},
         "spec": {
             "request": request,
-            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "signerName": signer,
             "expirationSeconds": 600,
             "usages": ["digital signature", "client auth"],
         },

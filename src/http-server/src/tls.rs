@@ -136,7 +136,58 @@ pub async fn serve_tls(
 
 #[cfg(test)]
 mod tests {
+    use rustls::crypto::ring;
+    use rustls::pki_types::PrivateKeyDer;
+
     use super::*;
+
+    /// Returns a server's configuration with a self-signed certificate.
+    fn config() -> Arc<ServerConfig> {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("supported versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key);
+        Arc::new(config.expect("a key for the certificate"))
+    }
+
+    /// Returns both ends of a connection.
+    async fn connect() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let client = TcpStream::connect(listener.local_addr().expect("bound"));
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        (client.expect("connected"), accepted.expect("accepted").0)
+    }
+
+    #[tokio::test]
+    async fn plain_http_is_answered() {
+        let (mut client, server) = connect().await;
+        client
+            .write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\n\r\n")
+            .await
+            .expect("sent");
+        let handshakes = Handshakes::new(config());
+        let mut answer = String::new();
+        let (outcome, read) = tokio::join!(handshakes.accept(server), client.read_to_string(&mut answer));
+        read.expect("an answer");
+        assert_eq!(answer, PLAIN_ANSWER);
+        assert!(matches!(outcome, Err(HandshakeError::PlainHttp)), "{outcome:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn handshake_that_does_not_end_is_aborted() {
+        let handshakes = Handshakes::new(config());
+        for sent in [&b""[..], b"\x16\x03\x01"] {
+            let (mut client, server) = connect().await;
+            client.write_all(sent).await.expect("sent");
+            let outcome = handshakes.accept(server).await;
+            assert!(matches!(outcome, Err(HandshakeError::Timeout)), "{outcome:?}");
+        }
+    }
 
     #[test]
     fn plain_answer_has_the_stated_length() {

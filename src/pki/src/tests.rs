@@ -14,6 +14,9 @@ use super::*;
 use rooflet_base::clock::{Clock, ManualClock};
 use rooflet_base::error::Chain;
 
+mod certificate_files;
+mod machine_tls;
+
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
@@ -471,6 +474,7 @@ fn parses_and_signs_openssl_requests() {
     let policy = SigningPolicy {
         key_usages: vec![rcgen::KeyUsagePurpose::DigitalSignature],
         extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
+        uri: None,
         lifetime: Duration::from_secs(3600),
     };
     let users = UserCertificates::new(&ours, Revocations::default(), Clock::System).unwrap();
@@ -500,6 +504,7 @@ fn certificates_end_with_authority_and_have_unique_serial_numbers() {
         let policy = SigningPolicy {
             key_usages: Vec::new(),
             extended_key_usages: vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth],
+            uri: None,
             lifetime: year,
         };
         let pem = ours.sign(&request, &policy, now).unwrap();

@@ -6,6 +6,7 @@
 //! and a certificate also expires on an open connection.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -32,6 +33,9 @@ pub enum UserCertificateError {
     #[error("the client's certificate is revoked: its FleetNode was deleted; join again")]
     Revoked,
 }
+
+/// Interval at which open connections are checked.
+const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Verifier of user certificates. Clones share one authority.
 #[derive(Clone)]
@@ -66,7 +70,7 @@ impl UserCertificates {
         // accepts it, so that its node can renew it.
         let from = validity_start(own).unwrap_or_default();
         let seconds = u64::try_from(self.clock.now().as_second().max(from)).unwrap_or_default();
-        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         self.verifier
             .verify_client_cert(own, intermediates, now)
             .map_err(UserCertificateError::Invalid)?;
@@ -74,6 +78,17 @@ impl UserCertificates {
             return Err(UserCertificateError::Revoked);
         }
         subject(own).ok_or(UserCertificateError::Subject)
+    }
+
+    /// Waits until the certificate of an open connection is revoked. Never returns if it already is:
+    /// the client then receives a response (401).
+    pub async fn revoked(&self, chain: &[CertificateDer<'_>]) {
+        let Some(own) = chain.first().filter(|own| !self.revocations.contain(own)) else {
+            return std::future::pending().await;
+        };
+        while !self.revocations.contain(own) {
+            tokio::time::sleep(REVOCATION_CHECK_INTERVAL).await;
+        }
     }
 
     pub(super) fn verifier(&self) -> Arc<dyn ClientCertVerifier> {

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::{debug, error, info};
 
 use crate::audit::Identity;
 use crate::endpoints::handlers::{Admitted, Api};
@@ -77,8 +77,18 @@ async fn connection(
     match outcome {
         Ok(stream) => {
             let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let certificates = shown.to_vec().into();
-            requests(stream, client, certificates, api, stop).await;
+            let certificates: Certificates = shown.to_vec().into();
+            let revoked = async {
+                match &api.users {
+                    Some(users) => users.revoked(&certificates).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Closes watches too, which are authenticated only when they start.
+            tokio::select! {
+                () = requests(stream, client, Arc::clone(&certificates), api, stop) => {}
+                () = revoked => info!("connection closed: the client's certificate is revoked"),
+            }
         }
         Err(err) => debug!(error = %err, "TLS handshake failed"),
     }

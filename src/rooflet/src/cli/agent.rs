@@ -182,7 +182,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let requires_fleet = files.is_none() && is_joined && !args.listen.ip().is_loopback();
     if !requires_fleet {
         args.anonymous
-            .check("--listen", args.listen)
+            .check("--listen", args.listen, args.tls.transport())
             .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
     }
     let host = match (&args.recorded, &args.simulated_chip, args.simulated_memory) {

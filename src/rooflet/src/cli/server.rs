@@ -8,7 +8,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 
 use super::Failure;
-use crate::node::anonymous::AllowAnonymous;
+use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::own_log;
 use crate::node::server;
 use crate::node::server::{Role, ServerConfig, StartServerError};
@@ -129,8 +129,13 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if args.roles.contains(&Role::Gateway) {
+        // The server's own authority issues a certificate.
+        let transport = match args.roles.contains(&Role::Apiserver) {
+            true => Transport::Tls,
+            false => args.tls.transport(),
+        };
         args.anonymous
-            .check("--gateway-listen", args.gateway_listen)
+            .check("--gateway-listen", args.gateway_listen, transport)
             .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
     }
     let fleet = simulated(&args).map_err(|err| Failure::new(ExitStatus::Config, err))?;

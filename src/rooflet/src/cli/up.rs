@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
 use super::{Failure, ui};
-use crate::node::anonymous::AllowAnonymous;
+use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::data_dir;
 use crate::node::listeners::BindError;
 use crate::node::shutdown;
@@ -261,7 +261,7 @@ struct Layout {
 impl Layout {
     fn prepare(args: &Args) -> Result<Self, Failure> {
         args.anonymous
-            .check("--gateway-listen", args.gateway_listen)
+            .check("--gateway-listen", args.gateway_listen, Transport::Plain)
             .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
         let config = |error: anyhow::Error| Failure::new(ExitStatus::Config, error);
         let data_dir = camino::absolute_utf8(&args.data_dir).map_err(|err| config(err.into()))?;

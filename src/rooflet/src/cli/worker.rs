@@ -107,7 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         (Some(path), _) => Listen::Unix(path),
         (None, Some(address)) => {
             args.anonymous
-                .check("--listen", address)
+                .check("--listen", address, args.tls.transport())
                 .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
             Listen::Tcp(address)
         }

@@ -7,21 +7,41 @@ use tracing::warn;
 /// Consent to serve other machines.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct AllowAnonymous {
-    /// Serve other machines although requests need no key and are not encrypted. Required to listen
-    /// on an address other than loopback.
+    /// Serve other machines although requests need no key, and are not encrypted unless the listener
+    /// has a certificate. Required to listen on an address other than loopback, except for the agent
+    /// of a node that has joined a fleet.
     #[arg(long)]
     allow_anonymous: bool,
+}
+
+/// Encryption of a listener's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Plain,
+    Tls,
+}
+
+impl Transport {
+    /// Returns the missing protection, for messages.
+    fn missing(self) -> &'static str {
+        match self {
+            Self::Plain => "without a key and without encryption",
+            Self::Tls => "without a key",
+        }
+    }
 }
 
 /// Listener that other machines reach without consent.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{flag} {address}: every client that reaches this address could send requests, without a key and without encryption; \
-     in a trusted network, add --allow-anonymous, otherwise use a loopback address"
+    "{flag} {address}: every client that reaches this address could send requests, {}; \
+     in a trusted network, add --allow-anonymous, otherwise use a loopback address",
+    transport.missing()
 )]
 pub(crate) struct ExposedError {
     flag: &'static str,
     address: SocketAddr,
+    transport: Transport,
 }
 
 impl AllowAnonymous {
@@ -31,18 +51,28 @@ impl AllowAnonymous {
     }
 
     /// Checks that other machines reach `address` only with consent. Logs a warning if they do.
-    pub(crate) fn check(self, flag: &'static str, address: SocketAddr) -> Result<(), ExposedError> {
+    pub(crate) fn check(
+        self,
+        flag: &'static str,
+        address: SocketAddr,
+        transport: Transport,
+    ) -> Result<(), ExposedError> {
         if address.ip().is_loopback() {
             return Ok(());
         }
         if self.allow_anonymous {
             warn!(
                 %address,
-                "every client that reaches this address can send requests, without a key and without encryption (--allow-anonymous)"
+                "every client that reaches this address can send requests, {} (--allow-anonymous)",
+                transport.missing()
             );
             return Ok(());
         }
-        Err(ExposedError { flag, address })
+        Err(ExposedError {
+            flag,
+            address,
+            transport,
+        })
     }
 }
 
@@ -54,7 +84,7 @@ mod tests {
     fn other_machines_need_consent() {
         let check = |address: &str, allow_anonymous| {
             let args = AllowAnonymous { allow_anonymous };
-            args.check("--listen", address.parse().expect("an address"))
+            args.check("--listen", address.parse().expect("an address"), Transport::Plain)
         };
         for loopback in ["127.0.0.1:0", "[::1]:7500"] {
             check(loopback, false).unwrap();
@@ -64,5 +94,11 @@ mod tests {
             assert!(refused.starts_with(&format!("--listen {other}: every client")));
             check(other, true).unwrap();
         }
+        let args = AllowAnonymous {
+            allow_anonymous: false,
+        };
+        let other = "192.0.2.7:7500".parse().expect("an address");
+        let refused = args.check("--listen", other, Transport::Tls).unwrap_err();
+        assert!(!refused.to_string().contains("encryption"), "{refused}");
     }
 }

@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -171,7 +173,8 @@ impl MachineCertificate {
             }
             let now = self.clock.now();
             let is_known = !self.held.trust.nodes.is_empty() && published.is_synced();
-            if is_known && now >= next_request && self.held.is_due(&self.purpose, now) {
+            let is_due = self.held.is_due(&self.purpose, now) || self.is_revoked();
+            if is_known && now >= next_request && is_due {
                 match self.request().await {
                     Ok(()) => info!(purpose = ?self.purpose, "received a certificate of the fleet"),
                     Err(err) => warn!(
@@ -190,6 +193,12 @@ impl MachineCertificate {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+
+    /// Returns whether the certificate is revoked, which a node that joined again replaces.
+    fn is_revoked(&self) -> bool {
+        let own = CertificateDer::from_pem_slice(self.held.certificate.as_bytes());
+        own.is_ok_and(|own| self.tls.revocations().contain(&own))
     }
 
     /// Uses a trust that the API server published.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use camino::Utf8PathBuf;
 use rustls::ServerConfig;
 
+use super::anonymous::Transport;
 use rooflet_base::clock::Clock;
 use rooflet_pki::{CertificateFiles, CertificateFilesError, MachineTlsError};
 
@@ -30,6 +31,14 @@ pub(crate) enum TlsFilesError {
 }
 
 impl TlsFiles {
+    /// Returns the encryption of a listener that only these files encrypt.
+    pub(crate) fn transport(&self) -> Transport {
+        match self.tls_cert {
+            Some(_) => Transport::Tls,
+            None => Transport::Plain,
+        }
+    }
+
     /// Returns the TLS configuration, if files are set.
     pub(crate) fn load(&self, clock: &Clock) -> Result<Option<Arc<ServerConfig>>, TlsFilesError> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
