@@ -87,9 +87,9 @@ impl Identity {
         let mut uris = names
             .iter()
             .flat_map(|names| &names.value.general_names)
-            .filter_map(|name| match name {
-                GeneralName::URI(uri) => uri.strip_prefix(URI_SCHEME),
-                _ => None,
+            .filter_map(|name| {
+                let GeneralName::URI(uri) = name else { return None };
+                uri.strip_prefix(URI_SCHEME)
             });
         uris.all(|uri| uri.split_once('/').is_some_and(|(_, named)| named == path))
             .then_some(identity)

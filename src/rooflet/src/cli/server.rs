@@ -134,9 +134,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             true => Transport::Tls,
             false => args.tls.transport(),
         };
-        args.anonymous
-            .check("--gateway-listen", args.gateway_listen, transport)
-            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+        if !(args.require_keys && transport == Transport::Tls) {
+            args.anonymous
+                .check("--gateway-listen", args.gateway_listen, transport)
+                .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+        }
     }
     let fleet = simulated(&args).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let tasks = Tasks::new();

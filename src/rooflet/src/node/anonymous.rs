@@ -7,9 +7,10 @@ use tracing::warn;
 /// Consent to serve other machines.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct AllowAnonymous {
-    /// Serve other machines although requests need no key, and are not encrypted unless the listener
-    /// has a certificate. Required to listen on an address other than loopback, except for the agent
-    /// of a node that has joined a fleet.
+    /// Serve other machines although requests need no key, and are not encrypted unless the
+    /// listener has a certificate. Required to listen on an address other than loopback, except
+    /// for a gateway with HTTPS that requires keys, and for the agent of a node that has joined
+    /// a fleet.
     #[arg(long)]
     allow_anonymous: bool,
 }
