@@ -253,7 +253,7 @@ fn gateway_on_the_network_serves_https() {
         return not_run("an address besides loopback");
     };
     let mut gateway = String::new();
-    let started = Cluster::with(&["--allow-anonymous"], |args, log| {
+    let started = Cluster::with(&["--require-keys"], |args, log| {
         let listens = |arg: &String| match arg.strip_prefix("--gateway-listen=127.0.0.1:") {
             Some(port) => {
                 gateway = format!("{address}:{port}");
@@ -281,4 +281,8 @@ fn gateway_on_the_network_serves_https() {
     };
     let health = trusting.get(&format!("https://{gateway}/health"));
     assert_eq!(health, Ok((200, "ok\n".to_owned())));
+    let (status, text) = trusting
+        .get(&format!("https://{gateway}/v1/models"))
+        .expect("an answer");
+    assert_eq!(status, 401, "{text}");
 }

@@ -538,6 +538,7 @@ fn rejects_subject_with_repeated_attribute() {
     let policy = SigningPolicy {
         key_usages: Vec::new(),
         extended_key_usages: Vec::new(),
+        uri: None,
         lifetime: Duration::from_secs(3600),
     };
     let err = ours.sign(&request, &policy, Clock::System.now()).unwrap_err();

@@ -30,14 +30,23 @@ impl Transport {
             Self::Tls => "without a key",
         }
     }
+
+    /// Returns another remedy than consent, for messages.
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Tls => ", or --require-keys for a gateway",
+        }
+    }
 }
 
 /// Listener that other machines reach without consent.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{flag} {address}: every client that reaches this address could send requests, {}; \
-     in a trusted network, add --allow-anonymous, otherwise use a loopback address",
-    transport.missing()
+     in a trusted network, add --allow-anonymous{}, otherwise use a loopback address",
+    transport.missing(),
+    transport.remedy()
 )]
 pub(crate) struct ExposedError {
     flag: &'static str,
@@ -100,6 +109,10 @@ mod tests {
         };
         let other = "192.0.2.7:7500".parse().expect("an address");
         let refused = args.check("--listen", other, Transport::Tls).unwrap_err();
-        assert!(!refused.to_string().contains("encryption"), "{refused}");
+        let refused = refused.to_string();
+        assert!(
+            !refused.contains("encryption") && refused.contains("--require-keys"),
+            "{refused}"
+        );
     }
 }
