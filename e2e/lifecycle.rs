@@ -1,6 +1,6 @@
 //! Lifecycle of deployments with kubectl: apply, serve, scale, roll out, logs and delete.
 
-use crate::harness::{Fleet, descendants, eventually, repository};
+use crate::harness::{Fleet, descendants, eventually, processes_with, repository};
 
 /// Second deployment with the same model files and another served name.
 const SECOND: &str = "
@@ -223,11 +223,8 @@ fn two_deployments_run_side_by_side() {
     assert!(pids.len() >= 3, "server, agent and worker: {pids:?}");
     fleet.restart();
     eventually("the old processes to be gone", || {
-        let left: Vec<u32> = pids
-            .iter()
-            .copied()
-            .filter(|pid| std::path::Path::new(&format!("/proc/{pid}")).exists())
-            .collect();
+        let running = processes_with(&[]);
+        let left: Vec<&u32> = pids.iter().filter(|pid| running.contains(pid)).collect();
         if left.is_empty() {
             Ok(())
         } else {

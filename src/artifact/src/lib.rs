@@ -45,6 +45,10 @@ pub enum ResolveModelError {
     #[error("`{path}` does not exist on this node: copy the model's files there")]
     NotFound { path: Utf8PathBuf },
     #[error(
+        "`{path}` does not exist on this node, but `{existing}` does: names are case-sensitive, also on a Mac"
+    )]
+    OtherCase { path: Utf8PathBuf, existing: String },
+    #[error(
         "`{path}` is not a directory: a model is a directory with config.json, tokenizer.json and *.safetensors"
     )]
     NotADirectory { path: Utf8PathBuf },
@@ -67,7 +71,10 @@ pub enum ResolveModelError {
 impl ResolveModelError {
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::NoModelDir { .. } | Self::NotDownloaded { .. } | Self::NotFound { .. } => "ModelNotFound",
+            Self::NoModelDir { .. }
+            | Self::NotDownloaded { .. }
+            | Self::NotFound { .. }
+            | Self::OtherCase { .. } => "ModelNotFound",
             Self::NotADirectory { .. } | Self::NotUtf8 { .. } | Self::TooManyFiles { .. } => {
                 "InvalidModelFile"
             }
@@ -120,7 +127,11 @@ impl ModelDirectory {
                         model: source.to_string(),
                     });
                 };
-                locate(&root.join(name), Some(root))
+                let path = root.join(name);
+                match other_case(name, entry_names(root)) {
+                    Some(existing) => Err(ResolveModelError::OtherCase { path, existing }),
+                    None => locate(&path, Some(root)),
+                }
             }
             ModelSource::File(path) => locate(path, None),
             ModelSource::Hub(model) => {
@@ -163,6 +174,26 @@ impl ModelDirectory {
         names.truncate(MAX_LISTED_MODELS);
         Ok(names)
     }
+}
+
+/// Returns the names in a directory. If it cannot be read, reports no names: locating the model then
+/// fails with the reason.
+fn entry_names(directory: &Utf8Path) -> impl Iterator<Item = String> + use<> {
+    let entries = directory.read_dir_utf8().into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_owned())
+}
+
+/// Returns the name that differs from `name` in case only, if no name is equal. The file system of a
+/// Mac usually ignores case, so that one directory would otherwise be several models.
+fn other_case(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
+    let mut found = None;
+    for existing in names.filter(|existing| existing.eq_ignore_ascii_case(name)) {
+        if existing == name {
+            return None;
+        }
+        found = Some(existing);
+    }
+    found
 }
 
 fn locate(path: &Utf8Path, root: Option<&Utf8Path>) -> Result<Located, ResolveModelError> {
@@ -289,6 +320,22 @@ mod tests {
         fixture.check(&format!("file://{}", fixture.path("secret")), "secret");
         fixture.check("file:///no/such/directory", "ModelNotFound");
         assert_eq!(fixture.models.names().unwrap(), ["alias", "guide", "half", "out"]);
+    }
+
+    #[test]
+    fn names_of_local_models_are_case_sensitive() {
+        let fixture = Fixture::new();
+        let locate = |name: &str| fixture.models.locate(&ModelSource::Local(name.to_owned()));
+        let err = locate("Guide").unwrap_err();
+        assert!(
+            err.reason() == "ModelNotFound" && err.to_string().contains("`guide`"),
+            "{err}"
+        );
+        assert!(locate("guide").is_ok());
+        let names = || ["Guide", "guide", "other"].map(str::to_owned).into_iter();
+        assert_eq!(other_case("guide", names()), None);
+        assert_eq!(other_case("OTHER", names()).as_deref(), Some("other"));
+        assert_eq!(other_case("absent", names()), None);
     }
 
     #[test]

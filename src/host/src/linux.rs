@@ -196,6 +196,7 @@ pub(super) fn local_host_name() -> Option<String> {
 /// blocks in total, free, and free for ordinary users.
 // The width of these C types differs between systems.
 #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
+#[expect(clippy::disallowed_methods, reason = "its counts have 64 bits on Linux")]
 pub(super) fn blocks(path: &Utf8Path) -> io::Result<(u64, u64, u64, u64)> {
     let stat = nix::sys::statvfs::statvfs(path.as_std_path())?;
     Ok((

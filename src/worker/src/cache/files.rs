@@ -13,6 +13,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use super::block_file::{self, BlockFileError, BlockName, MAX_HEADER_BYTES, RawBlock};
 use super::key::BlockKey;
 use rooflet_base::clock::Clock;
+use rooflet_host::Host;
 
 /// Disk space that is left free for other users of the file system.
 const MIN_FREE_BYTES: u64 = rooflet_roofline::disk::MIN_FREE.0;
@@ -189,10 +190,8 @@ impl BlockFiles {
             err,
         };
         let bytes = block_file::encode(&name, block).map_err(|err| WriteBlockError::Encode { err })?;
-        let status = nix::sys::statvfs::statvfs(self.dir.as_std_path()).map_err(|err| failed(err.into()))?;
-        #[allow(clippy::unnecessary_cast, reason = "their width depends on the system")]
-        let free = status.blocks_available() as u64 * status.fragment_size() as u64;
-        if free.saturating_sub(bytes.len() as u64) < MIN_FREE_BYTES {
+        let disk = Host::Native.disk(&self.dir).map_err(failed)?;
+        if disk.free.0.saturating_sub(bytes.len() as u64) < MIN_FREE_BYTES {
             return Err(WriteBlockError::DiskFull);
         }
         let unfinished = path.with_extension(UNFINISHED);

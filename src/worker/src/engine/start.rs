@@ -20,6 +20,20 @@ use rooflet_mlx::load::Weights;
 use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, allocatable};
 
+/// Tokens of the prompt that a GPU computes before the first request. MLX 0.32 computes up to 32 rows
+/// of a product, and up to 8 queries of attention, with the kernels of decode steps. All longer prompts
+/// use the same kernels, which Metal compiles for the GPU at their first use.
+const GPU_PROMPT_TOKENS: usize = 64;
+/// The same for a CPU, whose kernels need no preparation.
+const CPU_PROMPT_TOKENS: usize = 2;
+
+fn prompt_tokens(backend: Backend) -> usize {
+    match backend {
+        Backend::Cpu => CPU_PROMPT_TOKENS,
+        Backend::Metal | Backend::Cuda => GPU_PROMPT_TOKENS,
+    }
+}
+
 impl EngineConfig {
     /// Creates the KV memory. Limits the context length to the available memory, so that every
     /// accepted request can be computed, and limits MLX to that memory.
@@ -122,9 +136,11 @@ impl EngineConfig {
 ///
 /// # Errors
 /// Returns [`StepError::NotFinite`] if the logits are not finite: the weights are unusable.
-pub(super) fn warm(model: &Decoder) -> Result<(), StepError> {
+pub(super) fn warm(model: &Decoder, backend: Backend) -> Result<(), StepError> {
     let mut cache = model.new_cache();
-    for tokens in [&[0_u32, 0][..], &[0]] {
+    let prompt = [0_u32; GPU_PROMPT_TOKENS];
+    let prompt = &prompt[..prompt_tokens(backend)];
+    for tokens in [prompt, &prompt[..1]] {
         let logits = model.forward(&token_row(tokens), &mut cache)?;
         let finite = logits.sum(false)?.is_finite()?.try_item_exact::<bool>()?;
         if !finite {
@@ -132,4 +148,21 @@ pub(super) fn warm(model: &Decoder) -> Result<(), StepError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpu_prepares_the_kernels_of_long_prompts() {
+        // Up to 32 rows, MLX uses the kernels of decode steps.
+        for (backend, is_long) in [
+            (Backend::Cpu, false),
+            (Backend::Metal, true),
+            (Backend::Cuda, true),
+        ] {
+            assert_eq!(prompt_tokens(backend) > 32, is_long, "{backend:?}");
+        }
+    }
 }

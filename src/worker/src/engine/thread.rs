@@ -99,7 +99,7 @@ impl EngineThread {
         self.state.set_info(engine, self.config.model_info(backend));
         let model = self.config.load(backend)?;
         self.state.set_phase(WorkerPhase::Warming);
-        start::warm(&model).map_err(EngineError::Warm)?;
+        start::warm(&model, backend).map_err(EngineError::Warm)?;
         self.state.set_memory(device::memory());
         self.state.set_phase(WorkerPhase::Ready);
         let mut steps = 0_u64;
