@@ -8,5 +8,6 @@ mod mutual_tls;
 mod node_loss;
 mod preemption;
 mod rebalance;
+mod rebuilt_control_plane;
 mod silent_node;
 mod version_skew;

@@ -28,6 +28,7 @@ use crate::node::probe::{ProbeState, Prober};
 use crate::node::reporter::NodeReporter;
 use crate::node::wired::WiredWatch;
 use crate::platform::{Platform, ProbeSetup};
+use crate::replica::restorer::Restoration;
 use crate::reports::Reports;
 use crate::running::{RunAgentError, Running};
 use crate::server::{self, App};
@@ -201,6 +202,9 @@ impl Agent {
             fleet: control_plane
                 .as_ref()
                 .map(|side| self.identify_fleet(side, &shared)),
+            restoration: control_plane
+                .as_ref()
+                .map(|side| self.restore_replicas(side, &shared)),
             manifests: shared.manifests_rx.clone(),
             probing: probing_rx,
             probe: shared.probe_rx.clone(),
@@ -375,6 +379,17 @@ impl Agent {
                 .identify(client, changes, shared.connection.clone(), stop),
         );
         fleet
+    }
+
+    fn restore_replicas(&self, side: &ControlPlane, shared: &Shared) -> Restoration {
+        let restoration = Restoration::new();
+        let (client, changes) = (side.client.clone(), shared.changes.clone());
+        let node = self.config.node_name.clone();
+        let stop = shared.tasks.stop_token();
+        shared
+            .tasks
+            .spawn_detached(restoration.clone().run(client, node, changes, stop));
+        restoration
     }
 
     /// Starts the tasks that report to the API server.

@@ -1,11 +1,12 @@
 //! Identity of the fleet: the UID of the namespace `kube-system` at the API server.
 //!
 //! A rebuilt API server has an empty store and another UID. Replicas that it does not list were not
-//! deleted, so their workers keep running until this node gets a replica of the new fleet.
+//! deleted, so their workers keep running. [`Restoration`](crate::replica::restorer::Restoration)
+//! creates the objects of those whose deployments exist.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, ResourceExt};
@@ -28,6 +29,12 @@ const FILE: &str = "fleet.json";
 /// Interval of checks that nothing requests.
 const RECHECK: Duration = Duration::from_secs(600);
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after the first replica of another fleet on this node in which all workers keep running:
+/// deployments are applied one after another.
+const SETTLING: Duration = Duration::from_secs(30);
+/// Time after the first replica of another fleet on this node at which workers of unknown
+/// deployments stop.
+const EXPIRY: Duration = Duration::from_secs(600);
 
 /// Handle of the fleet's identity. Clones share it.
 #[derive(Clone)]
@@ -60,6 +67,23 @@ pub(crate) struct Absence {
     keys: BTreeSet<ReplicaKey>,
     /// Check of the fleet's identity that was requested after the absence was found.
     request: u64,
+    /// Time since which the other fleet has replicas on this node.
+    listed_since: Option<Instant>,
+}
+
+/// Decision about running workers whose replicas the API server does not list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retention {
+    /// The replicas were deleted in this fleet. The workers stop.
+    Stop,
+    /// The API server is not identified since the absence was found. The workers keep running.
+    Unidentified,
+    /// The API server belongs to another fleet. The workers keep running.
+    Keep,
+    /// Like `Keep`, but a worker without a deployment stops if another replica needs its resources.
+    Yield,
+    /// Like `Keep`, but the workers without a deployment stop.
+    Expire,
 }
 
 impl FleetIdentity {
@@ -78,41 +102,51 @@ impl FleetIdentity {
         }
     }
 
-    /// Returns true if the workers of the `absent` replicas keep running: the API server belongs to
-    /// another fleet, or it is not identified since the absence was found. `has_listed` is true if
-    /// the server lists replicas of this node; the node then accepts the server's fleet.
-    pub(crate) fn keeps(
+    /// Decides about the workers of the `absent` replicas. `has_listed` is true if the server lists
+    /// other replicas of this node.
+    pub(crate) fn retention(
         &self,
         absence: &mut Option<Absence>,
         absent: BTreeSet<ReplicaKey>,
         has_listed: bool,
-    ) -> bool {
+        now: Instant,
+    ) -> Retention {
         if absent.is_empty() {
             *absence = None;
             self.accept();
-            return false;
+            return Retention::Stop;
         }
-        let request = match absence {
-            Some(known) if absent.is_subset(&known.keys) => known.request,
+        let known = match absence {
+            Some(known) if absent.is_subset(&known.keys) => known,
             Some(_) | None => {
                 let request = self.requests_tx.latest() + 1;
-                *absence = Some(Absence {
+                self.requests_tx.send_replace(request);
+                absence.insert(Absence {
                     keys: absent,
                     request,
-                });
-                self.requests_tx.send_replace(request);
-                request
+                    listed_since: None,
+                })
             }
         };
         let (is_answered, is_other) = {
-            let known = lock(&self.known);
-            (known.answered >= request, known.is_other())
+            let fleet = lock(&self.known);
+            (fleet.answered >= known.request, fleet.is_other())
         };
-        if is_answered && is_other && has_listed {
-            self.accept();
-            return false;
+        if !is_answered {
+            return Retention::Unidentified;
         }
-        !is_answered || is_other
+        if !is_other {
+            return Retention::Stop;
+        }
+        if !has_listed {
+            known.listed_since = None;
+            return Retention::Keep;
+        }
+        match now - *known.listed_since.get_or_insert(now) {
+            listed_for if listed_for < SETTLING => Retention::Keep,
+            listed_for if listed_for < EXPIRY => Retention::Yield,
+            _ => Retention::Expire,
+        }
     }
 
     /// Accepts the fleet of the current API server.
@@ -137,7 +171,7 @@ impl FleetIdentity {
             warn!(
                 known = known.accepted,
                 found = known.reported,
-                "API server belongs to another fleet; workers of the known fleet keep running until this node gets a replica"
+                "API server belongs to another fleet; workers of the known fleet keep running, and the agent restores their replicas when their deployments are applied"
             );
         }
     }
@@ -211,6 +245,7 @@ mod tests {
         directory: TempDir,
         fleet: FleetIdentity,
         absence: Option<Absence>,
+        now: Instant,
     }
 
     impl Fixture {
@@ -221,17 +256,24 @@ mod tests {
                 directory,
                 fleet,
                 absence: None,
+                now: rooflet_base::clock::Clock::System.instant(),
             }
         }
 
-        fn keeps(&mut self, absent: &[&str], has_listed: bool) -> bool {
+        fn retention(&mut self, absent: &[&str], has_listed: bool) -> Retention {
             let absent = absent.iter().map(|name| ReplicaKey::new("default", *name));
-            self.fleet.keeps(&mut self.absence, absent.collect(), has_listed)
+            self.fleet
+                .retention(&mut self.absence, absent.collect(), has_listed, self.now)
         }
 
         fn answer(&self, uid: Option<&str>) {
             let request = self.fleet.requests_tx.latest();
             self.fleet.answer(request, uid.map(str::to_owned));
+        }
+
+        fn accepted(&self) -> String {
+            let file = self.directory.path().join(FILE);
+            std::fs::read_to_string(file).unwrap().trim().to_owned()
         }
     }
 
@@ -239,33 +281,39 @@ mod tests {
     fn workers_of_unlisted_replicas_stop_only_in_the_same_fleet() {
         let mut fixture = Fixture::new();
         fixture.answer(Some("one"));
-        assert!(
-            fixture.keeps(&["a"], false),
+        assert_eq!(
+            fixture.retention(&["a"], false),
+            Retention::Unidentified,
             "the server may be another one since"
         );
         fixture.answer(Some("one"));
-        assert!(!fixture.keeps(&["a"], false));
-        assert!(
-            fixture.keeps(&["a", "b"], false),
+        assert_eq!(fixture.retention(&["a"], false), Retention::Stop);
+        assert_eq!(
+            fixture.retention(&["a", "b"], false),
+            Retention::Unidentified,
             "a new absence needs a new check"
         );
         fixture.answer(Some("one"));
-        assert!(!fixture.keeps(&["b"], false));
+        assert_eq!(fixture.retention(&["b"], false), Retention::Stop);
     }
 
     #[test]
-    fn workers_survive_an_empty_store_of_another_fleet() {
+    fn workers_survive_the_first_replicas_of_another_fleet() {
         let mut fixture = Fixture::new();
         fixture.answer(Some("one"));
-        assert!(fixture.keeps(&["a", "b"], false));
+        assert_eq!(fixture.retention(&["a", "b"], false), Retention::Unidentified);
         fixture.answer(Some("two"));
-        assert!(fixture.keeps(&["a", "b"], false));
-        assert!(fixture.keeps(&["a"], false));
-        let file = fixture.directory.path().join(FILE);
-        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "\"one\"");
-        assert!(!fixture.keeps(&["a"], true), "the new fleet uses this node");
-        assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "\"two\"");
-        assert!(!fixture.keeps(&["a"], false), "the fleet stays accepted");
+        assert_eq!(fixture.retention(&["a", "b"], false), Retention::Keep);
+        fixture.now += EXPIRY;
+        assert_eq!(fixture.retention(&["a"], false), Retention::Keep);
+        assert_eq!(fixture.retention(&["a"], true), Retention::Keep);
+        fixture.now += SETTLING;
+        assert_eq!(fixture.retention(&["a"], true), Retention::Yield);
+        fixture.now += EXPIRY - SETTLING;
+        assert_eq!(fixture.retention(&["a"], true), Retention::Expire);
+        assert_eq!(fixture.accepted(), "\"one\"", "a worker of the former fleet runs");
+        assert_eq!(fixture.retention(&[], true), Retention::Stop);
+        assert_eq!(fixture.accepted(), "\"two\"");
     }
 
     #[test]
@@ -273,18 +321,19 @@ mod tests {
         let mut fixture = Fixture::new();
         fixture.answer(Some("one"));
         fixture.answer(Some("two"));
-        assert!(!fixture.keeps(&[], false));
-        assert!(fixture.keeps(&["a"], false));
+        fixture.retention(&[], false);
+        assert_eq!(fixture.accepted(), "\"two\"");
+        fixture.retention(&["a"], false);
         fixture.answer(Some("two"));
-        assert!(!fixture.keeps(&["a"], false));
+        assert_eq!(fixture.retention(&["a"], false), Retention::Stop);
     }
 
     #[test]
     fn server_that_hides_its_identity_counts_as_the_same() {
         let mut fixture = Fixture::new();
         fixture.answer(None);
-        assert!(fixture.keeps(&["a"], false));
+        assert_eq!(fixture.retention(&["a"], false), Retention::Unidentified);
         fixture.answer(None);
-        assert!(!fixture.keeps(&["a"], false));
+        assert_eq!(fixture.retention(&["a"], false), Retention::Stop);
     }
 }

@@ -4,14 +4,16 @@
 //! its manifest directory. Each replica has its own worker process. The agent reports their state
 //! to the API server.
 //!
-//! Tasks: the sync loop, the reporters of replicas and of the node, the Lease, the bandwidth probe,
-//! the reader of the manifest directory, the HTTP server, and one monitor per worker.
+//! Tasks: the sync loop, the reporters of replicas and of the node, the restorer of replicas, the
+//! Lease, the bandwidth probe, the reader of the manifest directory, the HTTP server, and one monitor
+//! per worker.
 //!
 //! Invariants:
 //! - No task waits for the API server. While the control plane is unreachable, the agent keeps
 //!   running the last known replicas, across its own restarts too.
-//! - The agent never binds a replica to a node. It repeats admission with live memory before it
-//!   starts a worker.
+//! - The agent never binds a replica to a node. After the control plane was rebuilt, it creates the
+//!   objects of its running replicas again, with their former binding. It repeats admission with
+//!   live memory before it starts a worker.
 //! - A replica's finalizer is removed only after its worker process has exited.
 
 mod agent;

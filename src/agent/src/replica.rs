@@ -2,6 +2,7 @@
 
 mod report;
 pub(crate) mod reporter;
+pub(crate) mod restorer;
 
 use std::fmt;
 
@@ -10,9 +11,10 @@ use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
 pub use self::report::Report;
-use rooflet_api::meta::{MIRROR_ANNOTATION, PREPARE_ANNOTATION};
+use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, PREPARE_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::{
-    GoldenPrompt, HubModel, KvCacheSpec, ModelReplica, ModelSource, ObjectivesSpec, ParseModelSourceError,
+    ArtifactSpec, GoldenPrompt, HubModel, KvCacheSpec, ModelReplica, ModelReplicaSpec, ModelSource,
+    ModelSpec, ObjectivesSpec, ParseModelSourceError, PlacementSpec, ServingSpec,
 };
 use rooflet_api::wire::replica_id;
 use rooflet_base::units::Bytes;
@@ -97,7 +99,7 @@ impl ReplicaSpec {
     }
 }
 
-/// Fields besides the specification that admission reads. Changing them restarts no worker.
+/// Fields besides the specification. Changing them restarts no worker.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terms {
@@ -109,6 +111,28 @@ pub struct Terms {
     pub golden_prompts: Vec<GoldenPrompt>,
     /// Priority under memory pressure. The agent stops replicas with the lowest priority first.
     pub priority: i32,
+    /// ModelDeployment and ModelRevision of the replica. `None` for replicas of manifests.
+    pub owner: Option<Owner>,
+    /// Facts about a hub model, as the object contains them.
+    pub artifact: Option<ArtifactSpec>,
+}
+
+/// Names in the labels of a replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    pub deployment: String,
+    pub revision: Option<String>,
+}
+
+impl Owner {
+    fn of(replica: &ModelReplica) -> Option<Self> {
+        let label = |name| replica.labels().get(name).cloned();
+        Some(Self {
+            deployment: label(DEPLOYMENT_LABEL)?,
+            revision: label(REVISION_LABEL),
+        })
+    }
 }
 
 impl Terms {
@@ -152,12 +176,36 @@ impl DesiredReplica {
                 overridden: is_overridden(replica),
                 golden_prompts: spec.golden_prompts.clone(),
                 priority: spec.priority,
+                owner: Owner::of(replica),
+                artifact: spec.artifact.clone(),
             },
             next: replica
                 .annotations()
                 .get(PREPARE_ANNOTATION)
                 .and_then(|model| model.parse().ok()),
             deleting: replica.metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    /// Returns the spec of an object for this replica on `node`. The placement constraints are
+    /// empty; the controller copies them from the deployment.
+    fn object_spec(&self, node: &str) -> ModelReplicaSpec {
+        let spec = &self.spec;
+        ModelReplicaSpec {
+            model: ModelSpec::of_text(&spec.source),
+            artifact: self.terms.artifact.clone(),
+            serving: ServingSpec {
+                name: Some(spec.serving_name.clone()),
+                context_tokens: spec.context_tokens,
+                max_concurrency: spec.max_concurrency,
+                kv_cache: spec.kv_cache.clone(),
+                prompt_lookup_tokens: spec.prompt_lookup_tokens,
+            },
+            objectives: self.terms.objectives.clone(),
+            placement: PlacementSpec::default(),
+            priority: self.terms.priority,
+            golden_prompts: self.terms.golden_prompts.clone(),
+            node_name: Some(node.to_owned()),
         }
     }
 }

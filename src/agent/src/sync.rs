@@ -11,6 +11,7 @@ mod memory_pressure;
 mod observed;
 mod plan;
 mod reports;
+mod retained;
 mod status;
 mod step;
 mod sync_loop;

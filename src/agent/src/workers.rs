@@ -260,6 +260,19 @@ impl Workers {
         }
     }
 
+    /// Continues the record of the replica with the UID `former` under the UID and generation of
+    /// `replica`.
+    pub(crate) fn continue_as(&mut self, key: &ReplicaKey, former: &str, replica: &DesiredReplica) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && slot.record.uid == former
+        {
+            info!(replica = %key, uid = replica.uid, "restored replica continues with its running worker");
+            slot.record.uid = replica.uid.clone();
+            slot.record.generation = replica.generation;
+            slot.save();
+        }
+    }
+
     /// Returns true if no worker runs.
     pub(crate) fn is_idle(&self) -> bool {
         self.slots.values().all(|slot| slot.worker.is_none())

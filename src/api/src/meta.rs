@@ -24,6 +24,9 @@ pub const TEMPLATE_HASH_LABEL: &str = "rooflet.dev/template-hash";
 /// Annotation of replicas that an agent mirrors from its `--manifest-dir`, like
 /// `kubernetes.io/config.mirror` of Pods.
 pub const MIRROR_ANNOTATION: &str = "rooflet.dev/config.mirror";
+/// Annotation of replicas that an agent created again at a rebuilt API server: UID of the former
+/// object. The replica's worker has run without interruption.
+pub const RESTORED_ANNOTATION: &str = "rooflet.dev/restored-from";
 /// Annotation of deployments and their replicas. With the value `warn`, admission reports its
 /// reasons but does not reject.
 pub const ADMISSION_ANNOTATION: &str = "rooflet.dev/admission";
@@ -75,7 +78,7 @@ pub struct Key {
 }
 
 /// All labels and annotations that rooflet reads or sets. Those of users are first.
-pub const KEYS: [Key; 15] = [
+pub const KEYS: [Key; 16] = [
     Key {
         name: ADMISSION_ANNOTATION,
         on: "annotation of ModelDeployments",
@@ -159,6 +162,12 @@ pub const KEYS: [Key; 15] = [
         on: "annotation of ModelReplicas",
         set_by: "agent",
         meaning: "the replica mirrors a manifest of the agent's `--manifest-dir`",
+    },
+    Key {
+        name: RESTORED_ANNOTATION,
+        on: "annotation of ModelReplicas",
+        set_by: "agent",
+        meaning: "UID of the replica at the former API server, before the control plane was rebuilt",
     },
     Key {
         name: DEMAND_ANNOTATION,

@@ -30,6 +30,7 @@ const CSR_GROUP: &str = "certificates.k8s.io";
 const CSRS: &str = "certificatesigningrequests";
 const LEASE_GROUP: &str = "coordination.k8s.io";
 const LEASES: &str = "leases";
+const DEPLOYMENTS: &str = "modeldeployments";
 const NODES: &str = "fleetnodes";
 const REPLICAS: &str = "modelreplicas";
 

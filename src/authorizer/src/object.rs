@@ -4,7 +4,7 @@
 //! may access that request. The message for an inaccessible object does not reveal its existence.
 
 use rooflet_api as api;
-use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, lease_name};
+use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, RESTORED_ANNOTATION, lease_name};
 use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Forbidden, ResourceAttributes, User};
 use serde_json::Value;
 
@@ -57,10 +57,13 @@ pub(crate) fn check_change(
         (api::GROUP, REPLICAS) => {
             let is_bound_here = text_of_spec(new, "nodeName") == node;
             allow_if(is_bound_here, || only_replicas_of(node))?;
-            let mirrors = new["metadata"]["annotations"].get(MIRROR_ANNOTATION).is_some();
-            allow_if(old.is_some() || mirrors, || {
+            let annotations = &new["metadata"]["annotations"];
+            let may_create = [MIRROR_ANNOTATION, RESTORED_ANNOTATION]
+                .iter()
+                .any(|name| annotations.get(name).is_some());
+            allow_if(old.is_some() || may_create, || {
                 format!(
-                    "a node may create only mirrors of its manifests, with the annotation {MIRROR_ANNOTATION}"
+                    "a node may create only mirrors of its manifests, with the annotation {MIRROR_ANNOTATION}, and replicas of a former API server, with {RESTORED_ANNOTATION}"
                 )
             })
         }
@@ -195,6 +198,12 @@ mod tests {
         let replica = |node: &str, annotation: &str| json!({"metadata": {"annotations": {annotation: "x"}}, "spec": {"nodeName": node}});
         let replicas = |old, new, expect| check("rooflet.dev", "modelreplicas", "x", old, new, expect);
         replicas(None, replica("a", MIRROR_ANNOTATION), "");
+        replicas(None, replica("a", RESTORED_ANNOTATION), "");
+        replicas(
+            None,
+            replica("b", RESTORED_ANNOTATION),
+            "only replicas with spec.nodeName a",
+        );
         replicas(None, replica("a", "other"), "only mirrors of its manifests");
         replicas(
             None,

@@ -8,7 +8,7 @@ use rooflet_apimachinery::verb::Verb;
 use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Decision, ResourceAttributes, User};
 
 use crate::node::node_of;
-use crate::{CSR_GROUP, CSRS, LEASE_GROUP, LEASES, NODES, REPLICAS};
+use crate::{CSR_GROUP, CSRS, DEPLOYMENTS, LEASE_GROUP, LEASES, NODES, REPLICAS};
 
 pub(crate) fn decide(user: &User, verb: Verb, at: &ResourceAttributes<'_>) -> Decision {
     let node = node_of(user);
@@ -69,6 +69,8 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
         | ("" | "events.k8s.io", "events", None, Verb::Create | Verb::Update | Verb::Patch) => {
             Decision::Allow
         }
+        // After a rebuild of the control plane, an agent restores the replicas of existing deployments.
+        (api::GROUP, DEPLOYMENTS, None, Verb::Get) => Decision::Allow,
         // The UID of kube-system identifies the fleet.
         ("", "namespaces", None, Verb::Get) => allow_if(names("kube-system"), || {
             format!("node {node:?} may read only the namespace kube-system")
@@ -132,6 +134,7 @@ mod tests {
     const CSR: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     const NODE: &str = "/apis/rooflet.dev/v1alpha1/fleetnodes";
     const REPLICA: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas";
+    const DEPLOYMENT: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modeldeployments";
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
     const CONFIG: &str = "/api/v1/namespaces/kube-system/configmaps";
@@ -273,6 +276,9 @@ mod tests {
                     "",
                     false,
                 ),
+                (Verb::Get, format!("{DEPLOYMENT}/guide"), "", true),
+                (Verb::Patch, format!("{DEPLOYMENT}/guide"), "", false),
+                (Verb::Get, format!("{DEPLOYMENT}/guide/scale"), "", false),
                 (
                     Verb::Get,
                     "/api/v1/namespaces/default/secrets/x".to_owned(),

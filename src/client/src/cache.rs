@@ -182,7 +182,7 @@ impl<K: CachedKind> Cache<K> {
 }
 
 /// Starts a watch that updates a [`Cache`] and calls `changes.mark` on every change. The watch
-/// restarts after the machine slept.
+/// restarts with a list after the machine slept, and after its server was unavailable.
 pub fn watch<K: CachedKind>(
     tasks: &Tasks,
     api: Api<DeserializeGuard<K>>,
@@ -258,6 +258,11 @@ pub fn watch_heeding<K: CachedKind>(
                 }
                 Some(Err(err)) => {
                     let err = ApiError::from(&err);
+                    // The next server may have another store, in which the last resourceVersion has
+                    // no meaning. A list replaces all objects.
+                    if matches!(err, ApiError::Refused { .. } | ApiError::Untrusted { .. }) {
+                        events.set(start());
+                    }
                     let wait = attempts.failed_with(&err, remedy::of_watch(&err, &kind, &resource));
                     pause.set(tokio::time::sleep(wait));
                 }
@@ -488,6 +493,44 @@ mod tests {
             async { Ok::<_, std::convert::Infallible>(answer.expect("a response")) }
         });
         (kube::Client::new(service, "default"), requests)
+    }
+
+    /// Returns a client of a server that has one object, refuses connections when it is watched, and
+    /// returns as another server without objects.
+    fn replaced_server() -> kube::Client {
+        let is_replaced = std::sync::atomic::AtomicBool::new(false);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let answer = if query.contains("watch=") {
+                is_replaced.store(true, std::sync::atomic::Ordering::Relaxed);
+                Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+            } else {
+                let items = match is_replaced.load(std::sync::atomic::Ordering::Relaxed) {
+                    false => vec![object("a", 10)],
+                    true => Vec::new(),
+                };
+                let list = serde_json::json!({
+                    "kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "10"}, "items": items,
+                });
+                let body = kube::client::Body::from(list.to_string().into_bytes());
+                Ok(http::Response::new(body))
+            };
+            async { answer }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watch_lists_again_after_its_server_was_replaced() {
+        let tasks = Tasks::new();
+        let api: Api<DeserializeGuard<ConfigMap>> = Api::all(replaced_server());
+        let config = watcher::Config::default();
+        let cache = watch(&tasks, api, config, &Clock::System, &Changes::new());
+        cache.synced().await;
+        assert_eq!(cache.list().len(), 1);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        tasks.cancel();
+        assert_eq!(cache.list(), Vec::new());
     }
 
     #[tokio::test(start_paused = true)]

@@ -214,6 +214,8 @@ impl Parser {
             objectives: deployment.spec.objectives,
             golden_prompts: deployment.spec.strategy.golden_prompts,
             priority: deployment.spec.priority,
+            owner: None,
+            artifact: None,
         };
         let serving = deployment.spec.serving;
         Ok(Manifest {

@@ -15,7 +15,7 @@ use crate::replica::Report;
 use crate::replica::{Origin, ReplicaKey, is_mirror};
 use crate::reports::Reports;
 use rooflet_api::meta::{MIRROR_ANNOTATION, REPLICA_FINALIZER};
-use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec, ModelSpec, PlacementSpec, ServingSpec};
+use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::LatestSeen;
 use rooflet_client::{ApiError, Attempts, Cache, Changes, FIELD_MANAGER, patch_status};
@@ -212,7 +212,6 @@ impl Reporter {
 }
 
 fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelReplica {
-    let spec = &report.replica.spec;
     ModelReplica {
         metadata: ObjectMeta {
             name: Some(key.name.clone()),
@@ -221,20 +220,8 @@ fn mirror(key: &ReplicaKey, file: &str, report: &Report, node: &str) -> ModelRep
             ..ObjectMeta::default()
         },
         spec: ModelReplicaSpec {
-            model: ModelSpec::of_text(&spec.source),
-            artifact: None,
-            serving: ServingSpec {
-                name: Some(spec.serving_name.clone()),
-                context_tokens: spec.context_tokens,
-                max_concurrency: spec.max_concurrency,
-                kv_cache: spec.kv_cache.clone(),
-                prompt_lookup_tokens: spec.prompt_lookup_tokens,
-            },
-            objectives: report.replica.terms.objectives.clone(),
-            placement: PlacementSpec::default(),
             priority: 0,
-            golden_prompts: report.replica.terms.golden_prompts.clone(),
-            node_name: Some(node.to_owned()),
+            ..report.replica.object_spec(node)
         },
         status: None,
     }

@@ -1,6 +1,6 @@
 //! Desired state of this node: input of the sync plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::models::{ModelProblem, ServableModel};
 use crate::replica::{DesiredReplica, ReplicaKey};
@@ -9,6 +9,9 @@ use crate::replica::{DesiredReplica, ReplicaKey};
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
     pub replicas: BTreeMap<ReplicaKey, ResolvedReplica>,
+    /// Replicas of a former fleet without a deployment. One of them stops if another replica needs
+    /// its resources.
+    pub yielding: BTreeSet<ReplicaKey>,
     /// True if the agent is stopping and stops its workers.
     pub stopping: bool,
 }

@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::desired::{Desired, ResolvedReplica};
 use super::memory_pressure;
 use super::observed::{Observed, ObservedReplica, WorkerState};
+use super::retained;
 use super::step::{Refusal, RefusalKind, Start, Step, StopCause, Wait};
 use crate::models::{PendingPull, ServableModel};
 use crate::node::pressure::Pressure;
@@ -81,6 +82,12 @@ impl SyncPlan {
             && let Some(step @ Step::Keep) = steps.get_mut(&victim)
         {
             *step = Step::Stop(StopCause::MemoryPressure);
+        }
+        if !any_stopping
+            && let Some(victim) = retained::victim(desired, observed, &steps)
+            && let Some(step @ Step::Keep) = steps.get_mut(&victim)
+        {
+            *step = Step::Stop(StopCause::Deleted);
         }
         Self {
             steps,

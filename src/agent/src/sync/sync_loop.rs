@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -14,9 +15,10 @@ use super::desired::{Desired, ResolvedReplica};
 use super::last_status::LastStatus;
 use super::observed::{Observed, WorkerState};
 use super::plan::SyncPlan;
+use super::retained::Retained;
 use super::step::Step;
 use crate::calibrator::Calibrator;
-use crate::fleet::{Absence, FleetIdentity};
+use crate::fleet::{Absence, FleetIdentity, Retention};
 use crate::manifests::ManifestSet;
 use crate::metrics::AgentMetrics;
 use crate::models::{ComputeType, ModelProblem, Models};
@@ -24,10 +26,12 @@ use crate::node::hardware::node_hardware;
 use crate::node::pressure::{self, MemoryWatch};
 use crate::node::probe::ProbeState;
 use crate::node::wired::WiredWatch;
+use crate::replica::restorer::Restoration;
 use crate::replica::{DesiredReplica, MANIFEST_UID, Origin, ReplicaKey, is_mirror};
 use crate::reports::Reports;
 use crate::workers::Workers;
 use crate::workers::crash::{CrashWatch, reduced};
+use rooflet_api::meta::RESTORED_ANNOTATION;
 use rooflet_api::v1alpha1::{Chip, HubModel, ModelReplica, NodeModel};
 use rooflet_base::clock::Clock;
 use rooflet_base::latest::Latest;
@@ -55,6 +59,8 @@ pub(crate) struct Sources {
     pub api: Option<Cache<ModelReplica>>,
     /// Identity of the API server's fleet. `None` without an API server.
     pub fleet: Option<FleetIdentity>,
+    /// Restoration of replicas after the API server was rebuilt. `None` without an API server.
+    pub restoration: Option<Restoration>,
     pub manifests: Option<watch::Receiver<Arc<ManifestSet>>>,
     /// True while the bandwidth probe runs.
     pub probing: watch::Receiver<bool>,
@@ -135,8 +141,10 @@ impl SyncLoop {
     /// Runs one pass. Returns the time of the next pass if no change occurs.
     fn pass(&mut self, stopping: bool) -> Option<Timestamp> {
         let now = self.clock.now();
+        let listed = self.listed_replicas();
+        self.continue_restored(listed.as_deref().unwrap_or_default());
         let observed = self.observe();
-        let (desired, displaced) = self.desired(stopping, &observed);
+        let (desired, displaced) = self.desired(listed, stopping, &observed);
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.apply(&desired, &plan);
         self.prefetch(&desired, &observed);
@@ -201,12 +209,18 @@ impl SyncLoop {
     }
 
     /// Returns the desired replicas, and the replicas that a manifest displaced.
-    fn desired(&mut self, stopping: bool, observed: &Observed) -> (Desired, Vec<Displaced>) {
+    fn desired(
+        &mut self,
+        listed: Option<Vec<Arc<ModelReplica>>>,
+        stopping: bool,
+        observed: &Observed,
+    ) -> (Desired, Vec<Displaced>) {
         let mut displaced = Vec::new();
         let mut replicas: BTreeMap<ReplicaKey, DesiredReplica> = BTreeMap::new();
-        match &self.sources.api {
-            Some(cache) if cache.is_synced() => {
-                for replica in cache.list() {
+        let mut yielding = BTreeSet::new();
+        match (&self.sources.api, listed) {
+            (Some(cache), Some(listed)) => {
+                for replica in listed {
                     if replica.spec.node_name.as_deref() == Some(self.node.as_str()) && !is_mirror(&replica) {
                         replicas.insert(ReplicaKey::of(&replica), DesiredReplica::of(&replica));
                     }
@@ -224,24 +238,18 @@ impl SyncLoop {
                     }
                 }
                 let absent = self.absent(&replicas, observed);
-                if let Some(fleet) = &self.sources.fleet
-                    && fleet.keeps(
-                        &mut self.absence,
-                        absent.keys().cloned().collect(),
-                        !replicas.is_empty(),
-                    )
-                {
-                    replicas.extend(absent);
-                }
+                let retained = self.retained(absent, replicas.keys().cloned().collect());
+                replicas.extend(retained.replicas);
+                yielding = retained.yielding;
             }
             // Until the first sync with the API server, the recorded specifications apply.
-            Some(_) => replicas.extend(
+            (Some(_), None) => replicas.extend(
                 self.workers
                     .records()
                     .filter(|record| record.origin == Origin::Api)
                     .map(|record| (record.key.clone(), record.desired())),
             ),
-            None => {}
+            (None, _) => {}
         }
         if let Some(manifests) = &self.sources.manifests {
             let manifests = manifests.latest();
@@ -278,7 +286,53 @@ impl SyncLoop {
                 (key, ResolvedReplica { replica, model })
             })
             .collect();
-        (Desired { replicas, stopping }, displaced)
+        let desired = Desired {
+            replicas,
+            yielding,
+            stopping,
+        };
+        (desired, displaced)
+    }
+
+    /// Returns the absent replicas that keep running, and requests their restoration if they belong
+    /// to another fleet.
+    fn retained(
+        &mut self,
+        absent: BTreeMap<ReplicaKey, DesiredReplica>,
+        listed: BTreeSet<ReplicaKey>,
+    ) -> Retained {
+        let (Some(fleet), Some(restoration)) = (&self.sources.fleet, &self.sources.restoration) else {
+            return Retained::default();
+        };
+        let keys = absent.keys().cloned().collect();
+        let now = self.clock.instant();
+        let retention = fleet.retention(&mut self.absence, keys, !listed.is_empty(), now);
+        let retained = Retained::new(retention, absent, restoration.unwanted());
+        let restored = match retention {
+            // Without an identified fleet, the replicas may have been deleted.
+            Retention::Stop | Retention::Unidentified => BTreeMap::new(),
+            Retention::Keep | Retention::Yield | Retention::Expire => retained.replicas.clone(),
+        };
+        restoration.request(restored, listed);
+        retained
+    }
+
+    /// Returns the replicas that the API server lists. `None` without an API server, and before the
+    /// first sync with it.
+    fn listed_replicas(&self) -> Option<Vec<Arc<ModelReplica>>> {
+        let cache = self.sources.api.as_ref()?;
+        cache.is_synced().then(|| cache.list())
+    }
+
+    /// Continues the records of restored replicas under the UIDs of their new objects.
+    fn continue_restored(&mut self, listed: &[Arc<ModelReplica>]) {
+        for object in listed {
+            if let Some(former) = object.annotations().get(RESTORED_ANNOTATION) {
+                let replica = DesiredReplica::of(object);
+                self.workers
+                    .continue_as(&ReplicaKey::of(object), former, &replica);
+            }
+        }
     }
 
     /// Returns the running replicas of the API server that it does not list. A deleted replica is

@@ -119,6 +119,7 @@ impl Fixture {
             sources: Sources {
                 api: None,
                 fleet: None,
+                restoration: None,
                 manifests: Some(manifests_rx),
                 probing,
                 probe,
@@ -379,6 +380,32 @@ async fn memory_pressure_stops_replicas() {
     for name in ["a", "b"] {
         fixture.process(name).unwrap().kill_group().unwrap();
     }
+}
+
+#[tokio::test]
+async fn restored_replica_keeps_its_worker_under_the_new_uid() {
+    let mut fixture = Fixture::new(SLEEPS);
+    fixture.want(&["a"]);
+    fixture.until("a=Loading/Starting/0").await;
+    let record = |fixture: &Fixture| fixture.sync.workers.records().next().unwrap().clone();
+    let before = record(&fixture);
+    let mut restored = before.desired();
+    restored.uid = "u2".to_owned();
+    restored.generation = 7;
+    fixture
+        .sync
+        .workers
+        .continue_as(&key("a"), "of another replica", &restored);
+    assert_eq!(record(&fixture), before);
+    fixture
+        .sync
+        .workers
+        .continue_as(&key("a"), MANIFEST_UID, &restored);
+    let fixture = fixture.restart(SLEEPS);
+    let after = record(&fixture);
+    assert_eq!((after.uid.as_str(), after.generation), ("u2", 7));
+    assert_eq!(after.worker, before.worker);
+    fixture.process("a").unwrap().kill_group().unwrap();
 }
 
 /// While the API server is unreachable, a starting agent uses all recorded specifications.

@@ -13,7 +13,7 @@ use super::revision::Current;
 use super::rollout::{DeleteReason, RolloutLimits, scale};
 use super::selection::Selection;
 use rooflet_api::meta::{ADMISSION_ANNOTATION, PREPARE_ANNOTATION};
-use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec};
+use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaSpec, ModelSpec};
 use rooflet_client::merge_diff;
 
 /// Replicas that are not being deleted.
@@ -34,6 +34,11 @@ impl<'a> Present<'a> {
             .partition(|replica| refusal(replica).is_some());
         Self { active, refused }
     }
+}
+
+/// Returns whether the replica serves this model, in any notation of the source.
+fn has_model(replica: &ModelReplica, model: &ModelSpec) -> bool {
+    replica.spec.model == *model || replica.spec.model.text() == model.text()
 }
 
 /// Replicas that the pass deletes, creates and patches, and the remaining ones.
@@ -72,9 +77,12 @@ impl<'a> Replacement<'a> {
             ..
         } = selection;
         let deployment = observed.deployment;
-        let current_name = selection.current_name();
+        // A replica that was restored after the control plane was rebuilt has the name of the revision.
+        // Its commit differs if the hub's branch has moved since.
         let is_updated = |replica: &ModelReplica| {
-            current_name.is_some_and(|name| is_of(replica, name)) && !observed.is_misplaced(replica)
+            current.as_ref().is_some_and(|current| {
+                is_of(replica, &current.name) && has_model(replica, &current.spec.model)
+            }) && !observed.is_misplaced(replica)
         };
         let ending_old = observed
             .replicas

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::reasons::{NODE_NOT_READY, NOT_YET_SCHEDULED};
 use rooflet_api::conditions::{GOLDEN_PROMPT_FAILED, NODE_MEMORY_PRESSURE, condition_type, is_true};
-use rooflet_api::meta::REVISION_LABEL;
+use rooflet_api::meta::{RESTORED_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::{ModelReplica, ReplicaPhase};
 use rooflet_base::clock::since;
 
@@ -42,6 +42,13 @@ pub(super) fn is_ready(replica: &ModelReplica) -> bool {
         .status
         .as_ref()
         .is_some_and(|status| is_true(&status.conditions, condition_type::READY))
+}
+
+/// Returns whether an agent has created the replica again for a running worker, and has not reported
+/// its state yet. Until then, it looks like a replica that never ran.
+pub(super) fn awaits_first_report(replica: &ModelReplica) -> bool {
+    replica.annotations().contains_key(RESTORED_ANNOTATION)
+        && condition(replica, condition_type::READY).is_none()
 }
 
 pub(super) fn is_terminating(replica: &ModelReplica) -> bool {

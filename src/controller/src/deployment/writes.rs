@@ -9,6 +9,7 @@ use super::admission::{HubAnswer, named};
 use super::observed::Observed;
 use super::ownership::{Owned, adoption};
 use super::plan::DeploymentPlan;
+use super::replica::awaits_first_report;
 use super::revision::RevisionStep;
 use super::rollout::DeleteReason;
 use super::served_names::ServedNames;
@@ -50,9 +51,11 @@ pub(super) fn intents_of(
     let (mut others, mut adoptions) = (Vec::new(), Vec::new());
     let planned = snapshot.deployments.iter().map(Arc::as_ref);
     for deployment in planned.filter(|deployment| is_planned(deployment)) {
+        let mut adoptable = replicas.orphans_of(deployment);
+        adoptable.retain(|replica| !awaits_first_report(replica));
         let orphans = Orphans {
             revisions: revisions.orphans_of(deployment),
-            replicas: replicas.orphans_of(deployment),
+            replicas: adoptable,
         };
         if !orphans.is_empty() {
             // The next pass plans for the adopted objects.
@@ -223,5 +226,51 @@ fn event(deployment: &ModelDeployment, reason: &str, message: String, on: EmitOn
         reason: reason.to_owned(),
         message,
         on,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use rooflet_api::conditions::{Truth, condition_type, set_condition};
+    use rooflet_api::meta::{DEPLOYMENT_LABEL, RESTORED_ANNOTATION};
+    use rooflet_api::v1alpha1::ModelReplicaStatus;
+
+    /// Before its first report, a restored replica looks unready. The deployment would delete it
+    /// before its own replica is ready.
+    #[test]
+    fn restored_replica_is_adopted_after_its_first_report() {
+        let mut deployment = ModelDeployment::test("guide", json!({}));
+        deployment.metadata.uid = Some("u".to_owned());
+        let mut restored = ModelReplica::test("guide-1-x", json!({ "nodeName": "mini" }));
+        restored.metadata.labels = Some([(DEPLOYMENT_LABEL.to_owned(), "guide".to_owned())].into());
+        restored.metadata.annotations = Some([(RESTORED_ANNOTATION.to_owned(), "u1".to_owned())].into());
+        let is_adopted = |replica: &ModelReplica| {
+            let snapshot = Snapshot {
+                deployments: vec![Arc::new(deployment.clone())],
+                replicas: vec![Arc::new(replica.clone())],
+                ..Snapshot::default()
+            };
+            let writes = intents(&Fleet::default(), &snapshot, Timestamp::UNIX_EPOCH).writes;
+            writes
+                .iter()
+                .any(|write| matches!(write.intent, Intent::AdoptReplica { .. }))
+        };
+        assert!(!is_adopted(&restored));
+        let mut status = ModelReplicaStatus::default();
+        let now = Timestamp::UNIX_EPOCH;
+        set_condition(
+            &mut status.conditions,
+            condition_type::READY,
+            Truth::True,
+            "Serving",
+            "",
+            None,
+            now,
+        );
+        restored.status = Some(status);
+        assert!(is_adopted(&restored));
     }
 }

@@ -128,7 +128,7 @@ impl World<'_> {
         };
         Desired {
             replicas,
-            stopping: false,
+            ..Desired::default()
         }
     }
 }

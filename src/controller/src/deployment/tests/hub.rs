@@ -107,6 +107,19 @@ fn revision_stores_the_answer_of_the_hub() {
 }
 
 #[test]
+fn restored_replica_with_another_commit_is_replaced() {
+    let mut scene = scene();
+    scene.hub = Some(answer("c1"));
+    scene.step();
+    scene.run_all();
+    assert_eq!(scene.step(), "");
+    scene.replicas[0].spec.model = ModelSpec::of_text("hf://owner/guide@c1");
+    assert_eq!(scene.step(), "");
+    scene.replicas[0].spec.model = ModelSpec::of_text("hf://owner/guide@c0");
+    assert_eq!(scene.step(), "-r1(outdated) +1");
+}
+
+#[test]
 fn refusal_of_the_hub_is_reported() {
     let mut scene = scene();
     scene.hub = Some(HubAnswer::Unknown {

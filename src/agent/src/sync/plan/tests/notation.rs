@@ -102,6 +102,7 @@ fn wanted(text: &str) -> (ReplicaKey, ResolvedReplica) {
             overridden: fields.contains_key("overridden"),
             golden_prompts: Vec::new(),
             priority: number(&fields, "priority", 0),
+            ..Terms::default()
         },
         next: None,
         deleting: fields.contains_key("deleting"),
@@ -218,6 +219,9 @@ pub(in crate::sync) fn parse_case(wanted_text: &str, seen_text: &str) -> (Desire
             ("@allocatable", gib) => observed.memory.allocatable = Bytes::gib(gib.parse().unwrap()),
             _ => {
                 let (key, wanted) = wanted(word);
+                if fields(word).1.contains_key("yielding") {
+                    desired.yielding.insert(key.clone());
+                }
                 desired.replicas.insert(key, wanted);
             }
         }
