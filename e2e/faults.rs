@@ -5,7 +5,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::harness::{Cluster, Fleet, Kubectl, Process, eventually, kill_9, pause, resume, under_load_on};
+use crate::harness::{
+    Cluster, Fleet, Kubectl, Process, eventually, kill_9, pause, processes_with, repository, resume,
+    under_load_on,
+};
 
 fn only(pids: &[u32], what: &str) -> u32 {
     assert_eq!(pids.len(), 1, "one {what}: {pids:?}");
@@ -143,6 +146,52 @@ fn requests_continue_while_the_control_plane_restarts() {
         }
     });
     assert_eq!(fleet.processes("gateway"), [gateway]);
+}
+
+#[test]
+fn requests_continue_while_the_control_plane_of_a_server_restarts() {
+    let Some(mut cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let _agent = cluster.agent("node-1", &[]);
+    eventually("the node", || cluster.kubectl.json("mac/node-1"));
+    let guide = repository("examples/guide.yaml");
+    cluster.kubectl.run(&format!("apply -f {}", guide.display())).ok();
+    cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
+    eventually("an answer", || {
+        match cluster.gateway.try_chat("guide", "What is rooflet?")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        }
+    });
+    let data = cluster.scratch.join("data").display().to_string();
+    let processes = |roles: &str| processes_with(&[&data, &format!("--roles={roles}")]);
+    let gateway = only(&processes("gateway"), "gateway");
+    under_load_on(&cluster.gateway, || {
+        for _ in 0..2 {
+            let killed = only(&processes("apiserver,controller"), "control plane");
+            kill_9(killed);
+            eventually("another control plane", || {
+                let found = cluster.kubectl.run("get ns --request-timeout=5s");
+                match processes("apiserver,controller").as_slice() {
+                    [pid] if *pid != killed && found.success => Ok(()),
+                    others => Err(format!("{others:?} {}", found.stderr)),
+                }
+            });
+        }
+    });
+    assert_eq!(processes("gateway"), [gateway]);
+
+    // A killed gateway is restarted at the same address.
+    kill_9(gateway);
+    eventually("an answer of another gateway", || {
+        match cluster.gateway.try_chat("guide", "What is rooflet?")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        }
+    });
+    cluster.stop();
+    assert_eq!(processes_with(&[&data]), [0u32; 0], "no process is left behind");
 }
 
 #[test]

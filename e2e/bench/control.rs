@@ -259,12 +259,12 @@ pub(crate) fn deployment(name: &str, replicas: usize) -> Value {
 
 async fn measure(nodes: usize, kinds: &[Value]) {
     let plane = Plane::start(Scratch::new(), &["--roles=apiserver"]).await;
-    let gateway = format!("127.0.0.1:{}", free_port());
+    let metrics = format!("127.0.0.1:{}", free_port());
     let controller = Process::start(
         [
             "server".to_owned(),
-            "--roles=controller,gateway".to_owned(),
-            format!("--gateway-listen={gateway}"),
+            "--roles=controller".to_owned(),
+            format!("--metrics-listen={metrics}"),
             format!("--kubeconfig={}", plane.scratch.join("kubeconfig").display()),
         ],
         &plane.scratch.join("controller.log"),
@@ -304,7 +304,7 @@ async fn measure(nodes: usize, kinds: &[Value]) {
             latencies.push(milliseconds(at - applied));
             tokio::time::sleep(BETWEEN).await;
         }
-        let metrics = plane.api.client.get(format!("http://{gateway}/metrics"));
+        let metrics = plane.api.client.get(format!("http://{metrics}/metrics"));
         let reconciles =
             ReconcileMetrics(String::from_utf8_lossy(&plane.api.done(metrics).await).into_owned());
         let latencies = Samples::new(latencies);

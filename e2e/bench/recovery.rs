@@ -28,10 +28,11 @@ pub(crate) fn run() {
             "`rooflet up` restarts it; its worker keeps running",
         ),
         (
-            "API server, controller and gateway",
+            "API server and controller",
             "server",
-            "`rooflet up` restarts them",
+            "`rooflet up` restarts them; the gateway continues",
         ),
+        ("the gateway", "gateway", "`rooflet up` restarts it"),
     ] {
         let times = (0..RUNS).map(|_| one_process(&fleet, verb).as_secs_f64());
         let times = Samples::new(times);

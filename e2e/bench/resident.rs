@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sysinfo::{Pid, ProcessesToUpdate, System};
 
-use crate::harness::{Fleet, Options, repository};
+use crate::harness::{Fleet, Options, descendants, repository};
 use crate::stats::{head, row};
 
 /// Time for the processes to release memory of their start, and duration of the idle measurement.
@@ -20,7 +20,7 @@ pub(crate) fn run() {
     std::thread::sleep(SETTLE);
     head(&["process", "RSS, MiB", "CPU while idle, %"]);
     let mut processes = vec![("up", fleet.up.pid())];
-    for verb in ["server", "agent", "worker"] {
+    for verb in ["server", "gateway", "agent", "worker"] {
         let pids = fleet.processes(verb);
         assert_eq!(pids.len(), 1, "one {verb}: {pids:?}");
         processes.push((verb, pids[0]));
@@ -47,6 +47,17 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
+    /// Returns the sum over a process and its children.
+    pub(crate) fn of_all(pid: u32) -> Self {
+        let mut sum = Self::of(pid);
+        for child in descendants(pid) {
+            let usage = Self::of(child);
+            sum.resident_bytes += usage.resident_bytes;
+            sum.cpu += usage.cpu;
+        }
+        sum
+    }
+
     pub(crate) fn of(pid: u32) -> Self {
         let mut system = System::new();
         let pid = Pid::from_u32(pid);

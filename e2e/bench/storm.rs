@@ -60,7 +60,7 @@ async fn measure() {
     plane.post(DEPLOYMENTS, &deployment("scaled")).await;
     plane.ready(REPLICAS, 1).await;
     let (sender, mut bound) = mpsc::unbounded_channel();
-    let cpu = Usage::of(plane.server.pid()).cpu;
+    let cpu = Usage::of_all(plane.server.pid()).cpu;
     let storm = async {
         let began = Instant::now();
         let names = (0..STORM).map(|number| format!("storm-{number:04}"));
@@ -110,7 +110,7 @@ async fn measure() {
         () = scaling => unreachable!("the loop never ends"),
         () = plane.watch_bindings(sender) => panic!("the watch ended: {}", plane.server.log()),
     };
-    let cpu = Usage::of(plane.server.pid()).cpu - cpu;
+    let cpu = Usage::of_all(plane.server.pid()).cpu - cpu;
     let seen = Samples::new(seen);
     head(&[
         "deployments",

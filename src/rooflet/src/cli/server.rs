@@ -1,14 +1,19 @@
 //! `rooflet server`
 
-use std::net::SocketAddr;
+mod processes;
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anyhow::Context;
 use camino::Utf8PathBuf;
 
+use self::processes::Processes;
 use super::Failure;
 use crate::node::anonymous::{AllowAnonymous, Transport};
+use crate::node::listeners::BindError;
 use crate::node::own_log;
 use crate::node::server;
 use crate::node::server::{Role, ServerConfig, StartServerError};
@@ -59,7 +64,8 @@ pub(crate) struct Args {
     #[arg(long)]
     require_keys: bool,
     /// Additional address of `/health` and `/metrics`, without keys. The gateway serves both at its
-    /// own address, too, but with --require-keys `/metrics` only to this machine.
+    /// own address, too, but with --require-keys `/metrics` only to this machine. If the server has
+    /// the role gateway and others, this address serves API server and controller.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics_listen: Option<SocketAddr>,
     /// Web origins that may send requests to the gateway, such as `https://chat.example.com`; `*`
@@ -81,7 +87,8 @@ pub(crate) struct Args {
     /// Encrypt all Secrets with a new key, and remove the old key from the file.
     #[arg(long)]
     rotate_secrets_key: bool,
-    /// Roles of this process.
+    /// Roles of this server. With other roles, the gateway has a process of its own, so that its
+    /// streams outlive a crash of the control plane.
     #[arg(
         long,
         value_enum,
@@ -149,10 +156,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         // A supervisor rotates the logs of its children.
         own_log::limit(&tasks);
     }
+    if args.roles.contains(&Role::Gateway) && args.roles.iter().any(|role| *role != Role::Gateway) {
+        let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+        return processes(&args)?.run(&own, &tasks).await;
+    }
     let config = ServerConfig {
-        kubeconfig_out: args
-            .kubeconfig_out
-            .unwrap_or_else(|| args.data_dir.join("kubeconfig")),
+        kubeconfig_out: kubeconfig_out(&args),
         data_dir: args.data_dir,
         listen: args.listen,
         tls_sans: args.tls_san,
@@ -212,6 +221,35 @@ fn audit_policy(text: &str) -> Result<AuditMode, &'static str> {
     }
 }
 
+/// Returns the processes of a server with the role gateway and others. Chooses the ports once,
+/// because a process may restart and clients remember its port.
+fn processes(args: &Args) -> Result<Processes, Failure> {
+    let has_api_server = args.roles.contains(&Role::Apiserver);
+    Ok(Processes {
+        roles: args.roles.clone(),
+        listen: match has_api_server {
+            true => settle("--listen", args.listen)?,
+            false => args.listen,
+        },
+        gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
+        kubeconfig_out: kubeconfig_out(args),
+    })
+}
+
+/// Replaces port 0 by a free port. Fails if a port is in use.
+pub(super) fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAddr, Failure> {
+    let bound = TcpListener::bind(address).and_then(|listener| listener.local_addr());
+    bound.map_err(|err| match BindError::new(flag, address, err) {
+        taken @ BindError::InUse { .. } => Failure::new(ExitStatus::Unavailable, taken),
+        other @ BindError::Other { .. } => Failure::new(ExitStatus::Config, other),
+    })
+}
+
+fn kubeconfig_out(args: &Args) -> Utf8PathBuf {
+    let given = args.kubeconfig_out.clone();
+    given.unwrap_or_else(|| args.data_dir.join("kubeconfig"))
+}
+
 /// Parses the retention of events.
 fn event_ttl(text: &str) -> Result<Duration, &'static str> {
     let ttl =
@@ -240,8 +278,7 @@ fn simulated(args: &Args) -> anyhow::Result<Option<SimulatedFleet>> {
     scenario.check_injectable().with_context(|| file.to_string())?;
     machines(&scenario).with_context(|| file.to_string())?;
     let program = std::env::current_exe().context("determining the path of this program")?;
-    let own = args.kubeconfig_out.clone();
-    let own = KubeconfigSource::File(own.unwrap_or_else(|| args.data_dir.join("kubeconfig")));
+    let own = KubeconfigSource::File(kubeconfig_out(args));
     Ok(Some(SimulatedFleet {
         scenario,
         file: file

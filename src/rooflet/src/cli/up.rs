@@ -5,7 +5,7 @@ mod cluster;
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
+use super::server::settle;
 use super::{Failure, ui};
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::data_dir;
-use crate::node::listeners::BindError;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
@@ -129,7 +129,7 @@ async fn watch(events: &mut mpsc::Receiver<ChildEvent>) -> Failure {
                     wait.as_secs_f64()
                 ));
             }
-            ChildEvent::GaveUp { name, how, log } => {
+            ChildEvent::GaveUp { name, how, log, .. } => {
                 let words = match log.as_str() {
                     "" => String::new(),
                     log => format!("; last lines of its log:\n{log}"),
@@ -320,7 +320,7 @@ impl Layout {
         ChildSpec {
             name: "server",
             args: self.with_common(args.into()),
-            log: Log::new(self.data_dir.join("logs/server.log")),
+            log: Some(Log::new(self.data_dir.join("logs/server.log"))),
         }
     }
 
@@ -341,7 +341,7 @@ impl Layout {
         ChildSpec {
             name: "gateway",
             args: self.with_common(args.into_iter().chain(consent).collect()),
-            log: Log::new(self.data_dir.join("logs/gateway.log")),
+            log: Some(Log::new(self.data_dir.join("logs/gateway.log"))),
         }
     }
 
@@ -364,7 +364,7 @@ impl Layout {
         ChildSpec {
             name: "agent",
             args: self.with_common(args.into()),
-            log: Log::new(self.data_dir.join("logs/agent.log")),
+            log: Some(Log::new(self.data_dir.join("logs/agent.log"))),
         }
     }
 }
@@ -392,15 +392,6 @@ fn lock(data_dir: &Utf8Path) -> Result<File, Failure> {
             anyhow!(err).context(format!("locking `{path}`")),
         )),
     }
-}
-
-/// Replaces port 0 by a free port. Fails if a port is in use.
-fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAddr, Failure> {
-    let bound = TcpListener::bind(address).and_then(|listener| listener.local_addr());
-    bound.map_err(|err| match BindError::new(flag, address, err) {
-        taken @ BindError::InUse { .. } => Failure::new(ExitStatus::Unavailable, taken),
-        other @ BindError::Other { .. } => Failure::new(ExitStatus::Config, other),
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Supervisor of child processes of this binary: starts them, restarts them after an exit, and
 //! stops them in order.
 //!
-//! `rooflet up` uses it. In production, launchd is the supervisor.
+//! `rooflet up` uses it, and `rooflet server` if it has the role gateway and others. In production,
+//! launchd supervises the supervisor.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -45,8 +46,8 @@ pub(crate) struct ChildSpec {
     pub(crate) name: &'static str,
     /// Arguments after the program's own name.
     pub(crate) args: Vec<OsString>,
-    /// Log file for standard output and error.
-    pub(crate) log: Log,
+    /// Log file for standard output and error. `None` if the child shares those of this process.
+    pub(crate) log: Option<Log>,
 }
 
 /// Event of a child process.
@@ -62,7 +63,10 @@ pub(crate) enum ChildEvent {
     GaveUp {
         name: &'static str,
         how: String,
+        /// Last lines of the child's log file.
         log: String,
+        /// Exit status that reports the reason.
+        status: ExitStatus,
     },
 }
 
@@ -145,7 +149,7 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
                 let _lifeline = child.stdin.take();
                 let status = tokio::select! {
                     status = child.wait() => status,
-                    never = keep_short(&spec.log) => match never {},
+                    never = keep_short(spec.log.as_ref()) => match never {},
                     () = stop.cancelled() => return end(child).await,
                 };
                 let how = status.as_ref().map_or_else(|err| err.to_string(), describe);
@@ -154,8 +158,19 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
         };
         let name = spec.name;
         let Some(wait) = restarts.after(clock.instant() - started, status.as_ref()) else {
-            let log = tail(&spec.log).unwrap_or_default();
-            drop(events.send(ChildEvent::GaveUp { name, how, log }).await);
+            let log = spec
+                .log
+                .as_ref()
+                .and_then(|log| tail(log).ok())
+                .unwrap_or_default();
+            let status = status.as_ref().map_or(ExitStatus::Failure, exit_status);
+            let event = ChildEvent::GaveUp {
+                name,
+                how,
+                log,
+                status,
+            };
+            drop(events.send(event).await);
             return;
         };
         drop(events.send(ChildEvent::Restarting { name, how, wait }).await);
@@ -167,7 +182,10 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
 }
 
 /// Rotates a log that has grown too large. Never returns.
-async fn keep_short(log: &Log) -> Infallible {
+async fn keep_short(log: Option<&Log>) -> Infallible {
+    let Some(log) = log else {
+        return std::future::pending().await;
+    };
     loop {
         if let Err(err) = log.rotate(MAX_LOG_BYTES) {
             warn!(log = %log.path(), error = %Chain(&err), "failed to rotate log");
@@ -177,13 +195,15 @@ async fn keep_short(log: &Log) -> Infallible {
 }
 
 fn spawn(spec: &ChildSpec) -> io::Result<Child> {
-    let log = spec.log.open_append()?;
-    Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    if let Some(log) = &spec.log {
+        let log = log.open_append()?;
+        command.stdout(log.try_clone()?).stderr(log);
+    }
+    command
         .args(&spec.args)
         // The child stops when this pipe closes, so it never outlives this process.
         .stdin(Stdio::piped())
-        .stdout(log.try_clone()?)
-        .stderr(log)
         // Ctrl-C in a terminal reaches only this process, which stops the children in order.
         .process_group(0)
         .spawn()
@@ -203,9 +223,14 @@ async fn end(mut child: Child) {
 
 /// Returns true for exit codes that a restart cannot change.
 fn is_final(status: &ProcessStatus) -> bool {
-    [ExitStatus::Usage, ExitStatus::Unavailable, ExitStatus::Config]
-        .iter()
-        .any(|code| status.code() == Some(*code as i32))
+    exit_status(status) != ExitStatus::Failure
+}
+
+/// Returns the exit status of a process that cannot run.
+fn exit_status(status: &ProcessStatus) -> ExitStatus {
+    let all = [ExitStatus::Usage, ExitStatus::Unavailable, ExitStatus::Config];
+    let found = all.into_iter().find(|code| status.code() == Some(*code as i32));
+    found.unwrap_or(ExitStatus::Failure)
 }
 
 fn describe(status: &ProcessStatus) -> String {
@@ -279,7 +304,7 @@ mod tests {
         let log = Log::new(path.clone().try_into().expect("UTF-8"));
         let rotated = directory.path().join("server.log.1");
         std::fs::write(&path, "x").expect("written");
-        let mut watching = std::pin::pin!(keep_short(&log));
+        let mut watching = std::pin::pin!(keep_short(Some(&log)));
         assert!(tokio::time::timeout(LOG_POLL * 2, &mut watching).await.is_err());
         assert!(!rotated.exists());
         let long = vec![b'x'; usize::try_from(MAX_LOG_BYTES).expect("it fits") + 1];
