@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::harness::{repository, rooflet};
+use crate::harness::{Cluster, repository, rooflet};
 
 fn doctor(args: &[&str]) -> Output {
     Command::new(rooflet())
@@ -115,4 +115,54 @@ fn recordings_of_macs_are_checked_on_any_machine() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains("--recorded") && error.contains(file), "{error}");
     }
+}
+
+#[test]
+fn problems_of_the_api_server_are_reported_with_a_remedy() {
+    let Some(mut cluster) = Cluster::start(&["--roles=apiserver"]) else {
+        return;
+    };
+    let written = std::fs::read_to_string(cluster.scratch.join("kubeconfig")).expect("a kubeconfig");
+    let directory = tempfile::tempdir().expect("a directory");
+    let check = |kubeconfig: &str| {
+        let path = directory.path().join("kubeconfig");
+        std::fs::write(&path, kubeconfig).expect("written");
+        let output = doctor(&[
+            "--quick",
+            "--state-dir=/nonexistent/agent",
+            "--kubeconfig",
+            path.to_str().expect("UTF-8"),
+            "-o",
+            "json",
+        ]);
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let checks = report["checks"].as_array().expect("a list");
+        let found = checks.iter().find(|check| check["name"] == "API server");
+        let found = found.expect("the check").clone();
+        assert!(!found.to_string().contains("127.0.0.1"), "{found}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        (found["status"].clone(), found.to_string(), printed)
+    };
+    let (status, text, _) = check(&written);
+    assert!(status == "ok" && text.contains("answers after"), "{text}");
+
+    let line = |key: &str| {
+        let found = written.lines().find_map(|line| line.trim().strip_prefix(key));
+        found.expect("a value").trim().to_owned()
+    };
+    let token = line("token:");
+    let (status, text, _) = check(&written.replace(&token, "abc"));
+    assert!(status == "fail" && text.contains("rooflet join"), "{text}");
+
+    let other = Cluster::start(&["--roles=apiserver"]).expect("kubectl is installed");
+    let foreign = std::fs::read_to_string(other.scratch.join("kubeconfig")).expect("a kubeconfig");
+    let (status, text, printed) = check(&foreign.replace(&other.address, &cluster.address));
+    assert!(status == "fail" && text.contains("join again"), "{text}");
+    assert!(printed.contains(&cluster.address), "{printed}");
+
+    let address = cluster.address.clone();
+    cluster.stop();
+    let (status, text, printed) = check(&written);
+    assert!(status == "fail" && text.contains("start the server"), "{text}");
+    assert!(printed.contains(&address), "{printed}");
 }

@@ -31,7 +31,7 @@ use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
 
 /// File in the state directory with the credentials of a joined node.
-pub(super) const KUBECONFIG_FILE: &str = "kubeconfig";
+pub(in crate::cli) const KUBECONFIG_FILE: &str = "kubeconfig";
 
 /// File in the state directory with the serving certificate and the trust of a joined node.
 const MACHINE_TLS_FILE: &str = "machine-tls.json";

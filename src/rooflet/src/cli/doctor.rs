@@ -1,5 +1,6 @@
 //! `rooflet doctor`: checks this machine and prints remedies.
 
+mod api_server;
 mod binary;
 mod check;
 mod daemon;
@@ -58,9 +59,9 @@ pub(crate) struct Args {
     /// the heartbeat of this machine's node afterwards.
     #[arg(long, conflicts_with = "as_daemon")]
     sleep: bool,
-    /// Kubeconfig of the API server, for the heartbeat. Default: the kubeconfig of kubectl, otherwise
-    /// that of `rooflet up` or `rooflet server`.
-    #[arg(long, value_name = "FILE", requires = "sleep")]
+    /// Kubeconfig of the API server to check. Default: the kubeconfig in the agent's state directory,
+    /// otherwise that of kubectl, otherwise that of `rooflet up` or `rooflet server`.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["recorded", "as_daemon"])]
     kubeconfig: Option<Utf8PathBuf>,
     /// Directory of local models.
     #[arg(long, value_name = "DIR", env = "ROOFLET_MODEL_DIR")]
@@ -167,6 +168,8 @@ impl Report {
         let (process, network) = tokio::join!(processes::check(), network::checks(&clock));
         add(Area::Files, vec![files::open_files(), process]);
         add(Area::Network, network);
+        let api_server = api_server::check(args.kubeconfig.clone(), &args.state_dir(), &clock).await;
+        add(Area::Network, api_server.into_iter().collect());
         if args.sleep {
             let state_dir = args.state_dir();
             add(
