@@ -14,6 +14,9 @@ use crate::harness::{
 };
 
 pub(super) const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// Names of the server's data directory on its disk, and of the copy while it is deleted.
+const DATA: &str = "server";
+const BACKUP: &str = "backup";
 /// Size of the store's disk. It is small, so that a test can fill it.
 const DISK_MIB: u32 = 64;
 
@@ -72,7 +75,7 @@ impl TestFleet {
         let server_args = vec![
             "server".to_owned(),
             "--roles=apiserver,controller".to_owned(),
-            format!("--data-dir={}", data.display()),
+            format!("--data-dir={}", data.join(DATA).display()),
             format!("--listen={address}"),
             format!("--kubeconfig-out={}", kubeconfig.display()),
         ];
@@ -154,6 +157,25 @@ impl TestFleet {
     pub(super) fn crash_server(&mut self) {
         kill_9(self.server.pid());
         self.server.wait();
+        self.server = Process::start_pausable(&self.server_args, &self.scratch.join("server.log"));
+    }
+
+    /// Deletes the data directory of the running server. The files stay as a backup.
+    pub(super) fn delete_data(&self) {
+        let data = self.scratch.join("data");
+        std::fs::rename(data.join(DATA), data.join(BACKUP)).expect("the directory exists");
+    }
+
+    /// Stops the server, restores the backup and starts the server again.
+    pub(super) fn restore_data(&mut self) {
+        kill_9(self.server.pid());
+        self.server.wait();
+        let data = self.scratch.join("data");
+        assert!(
+            !data.join(DATA).exists(),
+            "the server has created its directory again"
+        );
+        std::fs::rename(data.join(BACKUP), data.join(DATA)).expect("a backup");
         self.server = Process::start_pausable(&self.server_args, &self.scratch.join("server.log"));
     }
 

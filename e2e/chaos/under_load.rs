@@ -39,6 +39,7 @@ enum Disruption {
     Unplug,
     LoseNode,
     FillDisk,
+    DeleteData,
 }
 
 /// Streams that a disruption may break.
@@ -52,7 +53,7 @@ enum Affected {
 }
 
 impl Disruption {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::RollingUpdate,
         Self::DrainNode,
         Self::KillWorker,
@@ -67,6 +68,7 @@ impl Disruption {
         Self::Unplug,
         Self::LoseNode,
         Self::FillDisk,
+        Self::DeleteData,
     ];
     const SHORT_RUN: [Self; 3] = [Self::RollingUpdate, Self::KillAgent, Self::KillServer];
 
@@ -86,6 +88,7 @@ impl Disruption {
             Self::Unplug => "node unplugged for seconds",
             Self::LoseNode => "node unplugged for minutes",
             Self::FillDisk => "the server's disk full",
+            Self::DeleteData => "data directory deleted",
         }
     }
 }
@@ -333,6 +336,33 @@ impl Run {
                     } else {
                         Err("the write failed".to_owned())
                     }
+                });
+                Affected::None
+            }
+            Disruption::DeleteData => {
+                fleet.delete_data();
+                // The write after the first failed one must fail, too: the server does not create the
+                // directory again.
+                eventually("rejected writes", || {
+                    let before = written.len();
+                    write(fleet, written);
+                    let ready = fleet.kubectl.run("get --raw /readyz --request-timeout=5s");
+                    match (written.len() - before, ready.success) {
+                        (0, false) => Ok(()),
+                        (acknowledged, ready) => {
+                            Err(format!("{acknowledged} writes acknowledged, ready {ready}"))
+                        }
+                    }
+                });
+                let acknowledged = written.len();
+                for _ in 0..3 {
+                    write(fleet, written);
+                }
+                assert_eq!(written.len(), acknowledged, "writes are rejected");
+                fleet.restore_data();
+                eventually("the restored server", || {
+                    let found = fleet.kubectl.run("get --raw /readyz --request-timeout=5s");
+                    if found.success { Ok(()) } else { Err(found.stderr) }
                 });
                 Affected::None
             }
