@@ -41,6 +41,9 @@ fn running_replicas_are_restored_at_a_rebuilt_control_plane() {
     cluster.kubectl.wait_for_condition("mac/node-1", "Ready", "True");
     assert_eq!(cluster.workers("node-1"), workers);
 
+    // On a cordoned node, the deployment's own replica cannot start before the former one is restored.
+    let cordon = r#"patch mac node-1 --type=merge -p {"spec":{"unschedulable":true}}"#;
+    cluster.kubectl.run(cordon).ok();
     cluster.kubectl.apply(GUIDE).ok();
     eventually("the restored replica alone", || {
         let (found, restored) = replica(&cluster)?;
