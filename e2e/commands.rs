@@ -6,4 +6,5 @@ mod measure;
 mod output;
 mod plan;
 mod selftest;
+mod service;
 mod simulate;

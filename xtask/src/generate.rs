@@ -8,13 +8,14 @@ use anyhow::{Context, Result};
 
 use crate::{console, test_kubernetes};
 
-/// Updates manifests/, the chart's generated files, docs/reference and the models of the self test.
+/// Updates manifests/, the chart's generated files, docs/reference, examples/launchd and the models of
+/// the self test.
 /// Tests fail if one of these files is stale.
 pub(crate) fn run() -> Result<()> {
     let definitions = rooflet(&["crd"])?;
     let path = console::root().join("manifests/crds.yaml");
     fs::write(&path, &definitions).with_context(|| format!("writing `{}`", path.display()))?;
-    rooflet(&["reference", "docs/reference"])?;
+    rooflet(&["reference", "."])?;
     for file in chart::files(&definitions)? {
         file.write()?;
     }

@@ -46,6 +46,12 @@ pub struct KernelFile {
     path: PathBuf,
 }
 
+impl KernelFile {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// Returns the build of MLX in this binary; `None` if it is not for Metal.
 pub fn build() -> Option<MetalBuild> {
     Some(MetalBuild {

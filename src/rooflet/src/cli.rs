@@ -22,6 +22,7 @@ mod rollout;
 #[cfg(feature = "mlx")]
 mod selftest;
 mod server;
+mod service;
 mod simulate;
 mod ui;
 mod up;
@@ -47,6 +48,8 @@ use rooflet_telemetry::logging::{self, LogFormat};
 
 use self::credentials::{join, key, token};
 use self::nodes::{cordon, drain};
+use self::service::ServiceArgs;
+use rooflet_launchd::Daemon;
 
 pub(crate) use self::failure::Failure;
 
@@ -77,9 +80,9 @@ enum Command {
     /// Run control plane, gateway and agent on this machine, in one process tree.
     Up(up::Args),
     /// Run the control plane: API server, controller and gateway.
-    Server(server::Args),
+    Server(ServiceArgs<server::Args>),
     /// Run the node agent, which serves replicas of the API server or of manifests.
-    Agent(agent::Args),
+    Agent(ServiceArgs<agent::Args>),
     /// Join this machine to a remote control plane as a node.
     Join(join::Args),
     /// Create, list and delete the tokens with which other machines join.
@@ -207,14 +210,20 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
         Command::Doctor(args) => return block_on(doctor::run(args)),
+        Command::Server(ServiceArgs { verb: Some(verb), .. }) => {
+            return block_on(service::run(Daemon::Server, verb));
+        }
+        Command::Agent(ServiceArgs { verb: Some(verb), .. }) => {
+            return block_on(service::run(Daemon::Agent, verb));
+        }
         #[cfg(feature = "mlx")]
         Command::Selftest(args) => return selftest::run(&args),
         // Times of network reads are accurate only if reader and clock share a thread.
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
-        Command::Server(args) => block_on(server::run(args)),
+        Command::Server(args) => block_on(server::run(args.run)),
         Command::SimulatedWorker(args) => block_on(simulate::worker::run(args)),
-        Command::Agent(args) => block_on(agent::run(args)),
+        Command::Agent(args) => block_on(agent::run(args.run)),
         Command::Join(args) => block_on(join::run(args)),
         Command::Key(args) => block_on(key::run(args)),
         Command::Token(args) => block_on(token::run(args)),

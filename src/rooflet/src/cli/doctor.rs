@@ -117,6 +117,16 @@ pub(crate) async fn run(args: Args) -> Result<ExitStatus, Failure> {
     })
 }
 
+/// Returns the energy settings of a Mac that concern nodes, one line each, with remedies.
+pub(super) async fn sleep_lines() -> Vec<String> {
+    let checks = sleep_settings::checks(Host::Native.power().source).await;
+    let line = |check: Check| {
+        let remedy = check.remedy.map(|remedy| format!("; {remedy}"));
+        format!("{}: {}{}", check.name, check.finding, remedy.unwrap_or_default())
+    };
+    checks.into_iter().map(line).collect()
+}
+
 impl Args {
     fn state_dir(&self) -> Utf8PathBuf {
         let given = self.state_dir.clone();

@@ -1,4 +1,5 @@
-//! `rooflet reference`: writes the generated reference pages of docs/reference.
+//! `rooflet reference`: writes the generated pages of docs/reference and the property lists of
+//! examples/launchd.
 
 mod command_line;
 mod configuration;
@@ -12,33 +13,32 @@ mod reasons;
 use anyhow::Context as _;
 use camino::Utf8PathBuf;
 
-use super::Failure;
+use super::{Failure, service};
 
 /// Arguments of `rooflet reference`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the pages; existing ones are replaced.
+    /// Root of the repository; existing files are replaced.
     #[arg(value_name = "DIR")]
-    directory: Utf8PathBuf,
+    root: Utf8PathBuf,
 }
 
-/// Generated page.
+/// Generated file.
 struct Page {
-    file: &'static str,
+    /// Path in the repository.
+    file: String,
     text: String,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    std::fs::create_dir_all(&args.directory)
-        .with_context(|| format!("creating the directory `{}`", args.directory))?;
     for page in pages()? {
-        let path = args.directory.join(page.file);
+        let path = args.root.join(page.file);
         std::fs::write(&path, page.text).with_context(|| format!("writing `{path}`"))?;
     }
     Ok(())
 }
 
-fn pages() -> anyhow::Result<[Page; 5]> {
+fn pages() -> anyhow::Result<Vec<Page>> {
     let pages = [
         ("command-line.md", command_line::page()),
         ("configuration.md", configuration::page()),
@@ -46,10 +46,15 @@ fn pages() -> anyhow::Result<[Page; 5]> {
         ("metrics.md", metrics::page()?),
         ("reasons.md", reasons::page()?),
     ];
-    Ok(pages.map(|(file, text)| Page {
-        file,
+    let pages = pages.map(|(file, text)| Page {
+        file: format!("docs/reference/{file}"),
         text: markdown::tidy(&text),
-    }))
+    });
+    let property_lists = service::examples().map(|(file, text)| Page {
+        file: format!("examples/launchd/{file}"),
+        text,
+    });
+    Ok(pages.into_iter().chain(property_lists).collect())
 }
 
 #[cfg(test)]
@@ -58,12 +63,12 @@ mod tests {
 
     #[test]
     fn pages_of_the_repository_are_fresh() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference");
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
         for page in pages().expect("the sources of all pages are valid") {
-            let stored = std::fs::read_to_string(format!("{folder}/{}", page.file)).unwrap_or_default();
+            let stored = std::fs::read_to_string(format!("{root}/{}", page.file)).unwrap_or_default();
             assert!(
                 stored == page.text,
-                "docs/reference/{} is stale: run `cargo xtask generate`",
+                "{} is stale: run `cargo xtask generate`",
                 page.file
             );
         }

@@ -129,6 +129,10 @@ pub(crate) struct Args {
     /// display may sleep), and not on battery.
     #[arg(long)]
     let_sleep: bool,
+    /// Use the authority in the data directory for the gateway's certificate. Set for the gateway
+    /// process of a server with an API server.
+    #[arg(long, hide = true)]
+    local_authority: bool,
     /// Stop when standard input closes. A supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -137,7 +141,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if args.roles.contains(&Role::Gateway) {
         // The server's own authority issues a certificate.
-        let transport = match args.roles.contains(&Role::Apiserver) {
+        let transport = match args.roles.contains(&Role::Apiserver) || args.local_authority {
             true => Transport::Tls,
             false => args.tls.transport(),
         };
@@ -168,6 +172,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         gateway_listen: args.gateway_listen,
         metrics_listen: args.metrics_listen,
         roles: args.roles,
+        has_local_authority: args.local_authority,
         in_flight: InFlightLimits {
             requests: args.max_requests_inflight,
             mutating_requests: args.max_mutating_requests_inflight,

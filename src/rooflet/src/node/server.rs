@@ -71,6 +71,9 @@ pub(crate) struct ServerConfig {
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) kubeconfig_out: Utf8PathBuf,
     pub(crate) roles: Vec<Role>,
+    /// True if the data directory has the authority of this fleet, although another process serves
+    /// the API.
+    pub(crate) has_local_authority: bool,
     /// Limits of concurrent requests to the API server.
     pub(crate) in_flight: InFlightLimits,
     /// Requests to the API server that are recorded in `audit.log`.
@@ -194,6 +197,8 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         ),
     };
     let client = follow(&api_server, &clock, tasks).await?;
+    let local_authority = || Authority::open(config.data_dir.as_std_path(), AuthorityKind::Serving, &clock);
+    let local_authority = config.has_local_authority.then(local_authority).transpose()?;
     let serving = authorities.map(|authorities| {
         let publisher = TrustPublisher {
             client: client.clone(),
@@ -205,6 +210,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         publisher.start(tasks);
         authorities.serving
     });
+    let serving = serving.or_else(|| local_authority.map(Arc::new));
     if has(Role::Controller) {
         let config = ControllerConfig {
             identity: identity(&Host::Native.identity().hostname, &config.roles, &config.data_dir),

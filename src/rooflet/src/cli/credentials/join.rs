@@ -12,6 +12,7 @@ use crate::node::data_dir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{CertificateKind, sign, with_token};
+use rooflet_launchd::Daemon;
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
@@ -109,8 +110,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 /// Returns the command that starts the agent so that a remote gateway reaches it.
 fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
-    let mut line = "rooflet agent --model-dir DIR".to_owned();
-    if state_dir != crate::cli::default_data_dir().join("agent") {
+    let (_, installed) = Daemon::Agent.state_flag();
+    let is_service = state_dir == installed;
+    let mut line = match is_service {
+        true => "sudo rooflet agent install".to_owned(),
+        false => "rooflet agent --model-dir DIR".to_owned(),
+    };
+    if !is_service && state_dir != crate::cli::default_data_dir().join("agent") {
         line.push_str(&format!(" --state-dir {state_dir}"));
     }
     if !own_address.is_loopback() {
@@ -139,6 +145,16 @@ mod tests {
         assert_eq!(
             line("127.0.0.1"),
             "rooflet agent --model-dir DIR --state-dir /state"
+        );
+    }
+
+    #[test]
+    fn state_directory_of_the_service_leads_to_its_installation() {
+        let state_dir = Utf8Path::new("/usr/local/var/rooflet/agent");
+        let line = agent_line(state_dir, "192.0.2.7".parse().expect("an address"));
+        assert_eq!(
+            line,
+            "sudo rooflet agent install --listen 0.0.0.0:7500 --advertise-address 192.0.2.7 --allow-anonymous"
         );
     }
 }

@@ -20,6 +20,9 @@ use rooflet_client::{ApiError, FIELD_MANAGER, KubeconfigSource, server_of};
 use rooflet_host::Host;
 use rooflet_pki::{AuthorityHash, BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
 
+/// Default lifetime of a token.
+const DEFAULT_TTL: &str = "24h";
+
 /// Arguments of `rooflet token`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -37,7 +40,7 @@ enum Verb {
     /// the token.
     Create {
         /// Lifetime of the token, such as 15m or 24h; 0 for a token that does not expire.
-        #[arg(long, default_value = "24h", value_name = "DURATION")]
+        #[arg(long, default_value = DEFAULT_TTL, value_name = "DURATION")]
         ttl: String,
         /// Description that `rooflet token list` shows.
         #[arg(long, value_name = "TEXT")]
@@ -55,6 +58,20 @@ enum Verb {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
+}
+
+impl Args {
+    /// Creates a token with the default lifetime.
+    pub(in crate::cli) fn create(kubeconfig: Utf8PathBuf) -> Self {
+        Self {
+            verb: Verb::Create {
+                ttl: DEFAULT_TTL.to_owned(),
+                description: None,
+                server: None,
+            },
+            kubeconfig: Some(kubeconfig),
+        }
+    }
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {

@@ -11,6 +11,7 @@ use tokio::process::Command;
 use super::Report;
 use crate::cli::Failure;
 use rooflet_base::error::ExitStatus;
+use rooflet_launchd::PropertyList;
 
 /// Timeout of all checks.
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -65,26 +66,13 @@ impl Job {
 
     fn plist(&self) -> String {
         let report = self.file("json");
-        let own = [self.program.as_str(), "doctor", "--save", report.as_str()];
-        let arguments = own.into_iter().chain(self.arguments.iter().map(String::as_str));
-        let arguments: String = arguments
-            .map(|argument| format!("    <string>{}</string>\n", escaped(argument)))
-            .collect();
-        // A user's domain accepts only jobs without a window session.
-        let session = match self.user {
-            0 => "",
-            _ => "  <key>LimitLoadToSessionType</key>\n  <string>Background</string>\n",
-        };
-        format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-             <!DOCTYPE plist PUBLIC \"-//Apple//DTD PLIST 1.0//EN\" \"http://www.apple.com/DTDs/PropertyList-1.0.dtd\">\n\
-             <plist version=\"1.0\">\n<dict>\n  <key>Label</key>\n  <string>{}</string>\n\
-             \x20 <key>ProgramArguments</key>\n  <array>\n{arguments}  </array>\n\
-             \x20 <key>RunAtLoad</key>\n  <true/>\n{session}\
-             \x20 <key>StandardErrorPath</key>\n  <string>{}</string>\n</dict>\n</plist>\n",
-            self.label(),
-            escaped(self.file("log").as_str()),
-        )
+        let own = [self.program.as_str(), "doctor", "--save", report.as_str()].map(str::to_owned);
+        let arguments = own.into_iter().chain(self.arguments.iter().cloned()).collect();
+        let job = PropertyList::once(self.label(), arguments, self.file("log").into_string());
+        match self.user {
+            0 => job.text(),
+            _ => job.in_background().text(),
+        }
     }
 
     async fn run(&self, launchctl: &Utf8Path, timeout: Duration) -> anyhow::Result<Report> {
@@ -137,13 +125,6 @@ async fn control(launchctl: &Utf8Path, arguments: &[&str]) -> anyhow::Result<()>
     bail!("launchctl {}: {}", arguments.first().unwrap_or(&""), text.trim())
 }
 
-/// Escapes text for XML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
@@ -173,7 +154,8 @@ mod tests {
     /// Script that replaces launchctl: starts the job of the plist, and records its calls.
     const LAUNCHCTL: &str = r#"echo "$1 $2" >> "$0.calls"
 [ "$1" = bootstrap ] || exit 0
-set -- $(sed -n 's/^    <string>\([^&]*\)<\/string>$/\1/p' "$3")
+tabs=$(printf '\t\t')
+set -- $(sed -n "s/^$tabs<string>\([^&]*\)<\/string>$/\1/p" "$3")
 "$@""#;
 
     #[test]
@@ -182,7 +164,7 @@ set -- $(sed -n 's/^    <string>\([^&]*\)<\/string>$/\1/p' "$3")
         let plist = job.plist();
         for line in [
             "<string>dev.rooflet.doctor.7</string>",
-            "<string>/usr/local/bin/rooflet</string>\n    <string>doctor</string>\n    <string>--save</string>",
+            "<string>/usr/local/bin/rooflet</string>\n\t\t<string>doctor</string>\n\t\t<string>--save</string>",
             "<string>/tmp/dev.rooflet.doctor.7.json</string>",
             "<string>/models &amp; more</string>",
             "<string>Background</string>",

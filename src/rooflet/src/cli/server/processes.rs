@@ -124,6 +124,7 @@ impl Processes {
         args.push(format!("--gateway-listen={}", self.gateway_listen).into());
         if self.has_api_server() {
             args.push(format!("--kubeconfig={}", self.kubeconfig_out).into());
+            args.push("--local-authority".into());
         }
         args.push(STOP_WITH_STDIN.into());
         args
@@ -203,7 +204,7 @@ mod tests {
             all.gateway(&own),
             args(
                 "server --data-dir /d --let-sleep --roles=gateway --gateway-listen=127.0.0.1:2 \
-                 --kubeconfig=/d/kubeconfig --stop-with-stdin"
+                 --kubeconfig=/d/kubeconfig --local-authority --stop-with-stdin"
             )
         );
         let remote = Processes {
