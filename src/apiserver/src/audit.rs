@@ -148,10 +148,10 @@ mod tests {
     use crate::endpoints::routes;
 
     fn path(text: &str) -> ResourcePath {
-        match routes::parse(text) {
-            Route::Resource(path) => path,
-            other => panic!("{other:?}"),
-        }
+        let Route::Resource(path) = routes::parse(text) else {
+            panic!("{text} is no resource");
+        };
+        path
     }
 
     #[test]

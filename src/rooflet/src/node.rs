@@ -4,12 +4,9 @@
 pub(crate) mod anonymous;
 mod audit_log;
 pub(crate) mod data_dir;
-mod fleet_trust;
 mod kubeconfig;
 pub(crate) mod listeners;
-pub(crate) mod machine_certificate;
 mod network_link;
-mod node_ledger;
 pub(crate) mod own_log;
 mod secrets_seal;
 pub(crate) mod server;

@@ -10,7 +10,6 @@ use kube::Client;
 
 use super::{Failure, doctor};
 use crate::node::anonymous::AllowAnonymous;
-use crate::node::machine_certificate::{MachineCertificate, Purpose};
 use crate::node::tls_files::TlsFiles;
 use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
@@ -29,6 +28,7 @@ use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki::{MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
+use rooflet_trust::{MachineCertificate, Purpose};
 
 /// File in the state directory with the credentials of a joined node.
 pub(in crate::cli) const KUBECONFIG_FILE: &str = "kubeconfig";

@@ -10,11 +10,11 @@ use futures::StreamExt;
 use kube::Api;
 
 use super::{Failure, objects, ui};
-use crate::node::machine_certificate::operator_tls;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_client::ApiError;
 use rooflet_host::Host;
 use rooflet_proxy::{Proxy, Upstream};
+use rooflet_trust::operator_tls;
 
 /// Maximum size of an agent's error message, in bytes.
 const MAX_REFUSAL_BYTES: usize = 4 << 10;

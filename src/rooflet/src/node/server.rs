@@ -13,8 +13,6 @@ use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
-use super::machine_certificate::{MachineCertificate, Purpose};
-use super::node_ledger::TrustPublisher;
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
 use super::traces;
@@ -44,6 +42,7 @@ use rooflet_pki::{
     ServingCertificate, Token, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreMetrics};
+use rooflet_trust::{MachineCertificate, Purpose, TrustPublisher};
 
 /// Timeout of streams after the process was asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);

@@ -154,7 +154,7 @@ mod tests {
         let line = agent_line(state_dir, "192.0.2.7".parse().expect("an address"));
         assert_eq!(
             line,
-            "sudo rooflet agent install --listen 0.0.0.0:7500 --advertise-address 192.0.2.7 --allow-anonymous"
+            "sudo rooflet agent install --listen 0.0.0.0:7500 --advertise-address 192.0.2.7"
         );
     }
 }

@@ -46,7 +46,7 @@ impl FleetTrust {
         Ok(found.as_ref().and_then(Self::parse))
     }
 
-    pub(super) async fn publish(&self, client: &Client) -> Result<(), ApiError> {
+    pub(crate) async fn publish(&self, client: &Client) -> Result<(), ApiError> {
         let revoked =
             serde_json::to_string(&self.revoked).map_err(|err| ApiError::Invalid(err.to_string()))?;
         let data = json!({CLIENTS: self.clients, NODES: self.nodes, REVOKED: revoked});
@@ -60,12 +60,12 @@ impl FleetTrust {
     }
 }
 
-pub(super) fn config_maps(client: &Client) -> Api<ConfigMap> {
+pub(crate) fn config_maps(client: &Client) -> Api<ConfigMap> {
     Api::namespaced(client.clone(), FLEET_TRUST_NAMESPACE)
 }
 
 /// Creates or replaces a ConfigMap.
-pub(super) async fn apply(client: &Client, name: &str, data: &serde_json::Value) -> Result<(), ApiError> {
+pub(crate) async fn apply(client: &Client, name: &str, data: &serde_json::Value) -> Result<(), ApiError> {
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
     let params = PatchParams::apply(FIELD_MANAGER).force();
     config_maps(client)

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::info;
 
-use super::fleet_trust::{FleetTrust, apply, config_maps};
+use crate::fleet_trust::{FleetTrust, apply, config_maps};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::{Clock, since};
 use rooflet_base::task::Tasks;
@@ -51,19 +51,19 @@ impl Ledger {
 }
 
 /// Publisher of the fleet's trust.
-pub(super) struct TrustPublisher {
-    pub(super) client: Client,
-    pub(super) clock: Clock,
+pub struct TrustPublisher {
+    pub client: Client,
+    pub clock: Clock,
     /// Authority of client certificates, in PEM.
-    pub(super) clients: String,
+    pub clients: String,
     /// Authority of serving certificates of nodes, in PEM.
-    pub(super) nodes: String,
+    pub nodes: String,
     /// Revocations that the API server of this process applies.
-    pub(super) revocations: Revocations,
+    pub revocations: Revocations,
 }
 
 impl TrustPublisher {
-    pub(super) fn start(self, tasks: &Tasks) {
+    pub fn start(self, tasks: &Tasks) {
         let changes = Changes::new();
         let fleet: Cache<FleetNode> = rooflet_client::watch(
             tasks,

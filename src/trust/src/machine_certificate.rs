@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::fleet_trust::FleetTrust;
+use crate::fleet_trust::FleetTrust;
 use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
@@ -40,7 +40,7 @@ const OPERATOR_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Use of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// Serves the agent of a node under these IP addresses and DNS names.
     Agent { node: String, names: Vec<String> },
     /// Authenticates a gateway to agents.
@@ -49,7 +49,7 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// Returns the purpose of an agent that other machines reach at `address`.
-    pub(crate) fn agent(node: &str, address: &str, hostname: &str) -> Self {
+    pub fn agent(node: &str, address: &str, hostname: &str) -> Self {
         let hostname = hostname.to_lowercase();
         let mut names: Vec<String> = Vec::new();
         for name in [address, &hostname, node] {
@@ -111,7 +111,7 @@ enum RequestError {
 }
 
 /// Keeper of the certificate.
-pub(crate) struct MachineCertificate {
+pub struct MachineCertificate {
     client: Client,
     tls: Arc<MachineTls>,
     purpose: Purpose,
@@ -123,7 +123,7 @@ pub(crate) struct MachineCertificate {
 
 impl MachineCertificate {
     /// Reads the file, and keeps the certificate current until `tasks` stop.
-    pub(crate) fn keep(
+    pub fn keep(
         client: Client,
         tls: Arc<MachineTls>,
         purpose: Purpose,
@@ -284,7 +284,7 @@ fn restore(path: &Utf8Path, tls: &MachineTls) -> Held {
 
 /// Error of the credentials of a command.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OperatorTlsError {
+pub enum OperatorTlsError {
     #[error(
         "the API server publishes no certificate authorities of the fleet (ConfigMap {FLEET_TRUST_NAMESPACE}/{FLEET_TRUST})"
     )]
@@ -300,7 +300,7 @@ pub(crate) enum OperatorTlsError {
 }
 
 /// Returns TLS with a short-lived certificate for requests of a person to agents.
-pub(crate) async fn operator_tls(client: &Client, name: &str) -> Result<Arc<MachineTls>, OperatorTlsError> {
+pub async fn operator_tls(client: &Client, name: &str) -> Result<Arc<MachineTls>, OperatorTlsError> {
     let trust = FleetTrust::read(client).await?.ok_or(OperatorTlsError::NoTrust)?;
     let tls = MachineTls::new(Revocations::default());
     trust.apply_to(&tls)?;

@@ -1,0 +1,15 @@
+//! Trust between the machines of a fleet: which authorities they trust, which certificates they
+//! present, and which nodes are revoked.
+//!
+//! The server publishes authorities and revocations in a ConfigMap. Agents and gateways watch it,
+//! request certificates, and renew them.
+//!
+//! Invariant: a certificate that was issued to a node before its FleetNode was deleted is revoked,
+//! also if the server did not run at the time of the deletion.
+
+mod fleet_trust;
+mod machine_certificate;
+mod node_ledger;
+
+pub use machine_certificate::{MachineCertificate, OperatorTlsError, Purpose, operator_tls};
+pub use node_ledger::TrustPublisher;
