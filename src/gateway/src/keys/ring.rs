@@ -1,7 +1,7 @@
 //! All API keys and their use in this gateway, as a value without network. The caller passes the
 //! time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -76,8 +76,9 @@ pub(crate) struct KeyRing {
     gateway: String,
     /// Keys by UID.
     entries: BTreeMap<String, Entry>,
-    /// UID by hash of the secret.
-    by_hash: HashMap<String, String>,
+    /// Creation time and UID of the keys with this hash of the secret. The oldest one is valid:
+    /// hashes are readable, and a copy in another namespace must not take over the requests.
+    by_hash: HashMap<String, BTreeSet<(Option<Timestamp>, String)>>,
 }
 
 impl KeyRing {
@@ -100,8 +101,10 @@ impl KeyRing {
         });
         let others = others(&self.gateway, key.status.as_ref(), now);
         if let Some(entry) = self.entries.get_mut(&uid) {
-            if entry.key.spec.secret_hash != key.spec.secret_hash {
-                self.by_hash.remove(&entry.key.spec.secret_hash);
+            if entry.key.spec.secret_hash != key.spec.secret_hash
+                && let Some(keys) = self.by_hash.get_mut(&entry.key.spec.secret_hash)
+            {
+                keys.retain(|(_, known)| *known != uid);
             }
             entry.meter.set_others(others);
             entry.key = key.clone();
@@ -116,7 +119,9 @@ impl KeyRing {
             };
             self.entries.insert(uid.clone(), entry);
         }
-        self.by_hash.insert(key.spec.secret_hash.clone(), uid);
+        let created = key.metadata.creation_timestamp.as_ref().map(|Time(at)| *at);
+        let keys = self.by_hash.entry(key.spec.secret_hash.clone()).or_default();
+        keys.insert((created, uid));
     }
 
     /// Removes all keys with this namespace and name except `kept` (UID).
@@ -126,12 +131,16 @@ impl KeyRing {
             is_other || Some(uid.as_str()) == kept
         });
         let entries = &self.entries;
-        self.by_hash.retain(|_, uid| entries.contains_key(uid));
+        self.by_hash.retain(|_, keys| {
+            keys.retain(|(_, uid)| entries.contains_key(uid));
+            !keys.is_empty()
+        });
     }
 
     /// Returns the identity of the client that presents a secret with this hash.
     pub(crate) fn authenticate(&self, hash: &str, now: Timestamp) -> Result<Arc<KeyIdentity>, KeyError> {
-        let entry = self.by_hash.get(hash).and_then(|uid| self.entries.get(uid));
+        let oldest = self.by_hash.get(hash).and_then(BTreeSet::first);
+        let entry = oldest.and_then(|(_, uid)| self.entries.get(uid));
         let entry = entry.ok_or(KeyError::Unknown)?;
         match &entry.key.spec.expires_at {
             Some(Time(at)) if *at <= now => Err(KeyError::Expired(entry.identity.to_string())),
@@ -287,6 +296,27 @@ mod tests {
         ring.remove("team", "b", None);
         assert_eq!(ring.authenticate("sha256:c", at(0)), Err(KeyError::Unknown));
         assert!(ring.authenticate("sha256:a", at(0)).is_ok());
+    }
+
+    #[test]
+    fn copied_hash_does_not_take_over_a_key() {
+        let mut ring = KeyRing::new("gateway");
+        let created = |name: &str, uid: &str, second: i64| {
+            let mut key = (*key(name, uid, spec("sha256:a"))).clone();
+            key.metadata.creation_timestamp = Some(Time(at(second)));
+            Arc::new(key)
+        };
+        // The UID of the copy sorts first.
+        let (own, copy) = (created("own", "2", 0), created("copy", "1", 1));
+        for order in [[&own, &copy], [&copy, &own]] {
+            for key in order {
+                ring.set(key, at(2));
+            }
+            assert_eq!(ring.authenticate("sha256:a", at(2)).expect("valid").name, "own");
+        }
+        ring.remove("team", "own", None);
+        ring.remove("team", "copy", None);
+        assert_eq!(ring.authenticate("sha256:a", at(2)), Err(KeyError::Unknown));
     }
 
     #[test]

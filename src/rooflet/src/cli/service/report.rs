@@ -20,7 +20,7 @@ pub(super) struct Report {
     state: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
-    /// How the last process ended; absent if none has ended.
+    /// End of the last process; absent if none has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_exit: Option<String>,
     /// Whether the installed binary is the one that runs this command.
