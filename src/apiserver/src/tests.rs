@@ -109,6 +109,7 @@ impl Certificates {
             client: open(AuthorityKind::Client),
             node: open(AuthorityKind::Node),
             uri_of: None,
+            revocations: Revocations::default(),
         };
         let users = UserCertificates::new(&signers.client, Revocations::default(), clock.clone())
             .expect("a trust anchor");

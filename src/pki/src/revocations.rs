@@ -35,6 +35,18 @@ impl Revocations {
         let revoked = lock(&self.times).get(&name).copied();
         revoked.is_some_and(|revoked| issued_at(certificate).is_none_or(|issued| issued <= revoked))
     }
+
+    /// Returns the time of issue for a certificate of `identity`: `now`, or the first second after
+    /// the revocation. Certificates state whole seconds, so one that is issued in the second of the
+    /// revocation would be refused.
+    pub fn time_of_issue(&self, identity: &Identity, now: Timestamp) -> Timestamp {
+        let revoked = match identity.role {
+            Role::Node => lock(&self.times).get(&identity.name).copied(),
+            Role::Gateway | Role::Operator => None,
+        };
+        let first = revoked.and_then(|revoked| Timestamp::from_second(revoked.as_second() + 1).ok());
+        first.map_or(now, |first| now.max(first))
+    }
 }
 
 /// Returns the time at which an authority of this crate signed the certificate.

@@ -27,11 +27,12 @@ use crate::object::typed::format_time;
 use crate::registry::resource::Subresource;
 use crate::status::ApiError;
 use rooflet_base::error::Chain;
-use rooflet_pki::{Authority, CertificateRequest, SignRequestError, SigningPolicy};
+use rooflet_pki::{Authority, CertificateRequest, Identity, Revocations, SignRequestError, SigningPolicy};
 use rooflet_store::{ListOptions, Record};
 
 /// Delay before failed steps are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
 /// Authorities that sign requests.
 pub struct CertificateSigners {
     /// Signs client certificates of nodes and users for the API server.
@@ -40,6 +41,8 @@ pub struct CertificateSigners {
     pub node: Authority,
     /// Returns a URI that certificates contain in addition to the names of their request.
     pub uri_of: Option<UriOf>,
+    /// Nodes whose earlier certificates are refused. New certificates are issued after the revocation.
+    pub revocations: Revocations,
 }
 
 /// Function of the common name and the organizations of a request.
@@ -61,7 +64,9 @@ impl CertificateSigners {
             Signer::NodeClient | Signer::UserClient => &self.client,
             Signer::NodeServing => &self.node,
         };
-        authority.sign(request, &policy, now)
+        let identity = Identity::of_subject(&request.common_name, &request.organizations);
+        let issued = identity.map_or(now, |identity| self.revocations.time_of_issue(&identity, now));
+        authority.sign(request, &policy, issued)
     }
 }
 

@@ -96,6 +96,7 @@ impl TestServer {
             client: open(AuthorityKind::Client),
             node: open(AuthorityKind::Node),
             uri_of: None,
+            revocations: Revocations::default(),
         };
         let users = UserCertificates::new(&signers.client, Revocations::default(), clock.clone())
             .expect("a trust anchor");

@@ -1,5 +1,7 @@
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use super::*;
 
 /// Authorities of a fleet.
@@ -30,12 +32,12 @@ impl Fleet {
         let tls = MachineTls::new(Revocations::default());
         tls.set_authorities(self.clients.certificate_pem(), self.nodes.certificate_pem())
             .unwrap();
-        let certificate = self.sign(&request.request_pem, purpose);
+        let certificate = self.sign(&request.request_pem, purpose, Clock::System.now());
         tls.set_certificate(&certificate, &request.key_pem).unwrap();
         tls
     }
 
-    fn sign(&self, request: &str, purpose: Purpose) -> String {
+    fn sign(&self, request: &str, purpose: Purpose, now: Timestamp) -> String {
         let request = CertificateRequest::from_pem(request.as_bytes()).unwrap();
         let (authority, usage, uri) = match purpose {
             Purpose::Serving => (&self.nodes, rcgen::ExtendedKeyUsagePurpose::ServerAuth, None),
@@ -47,7 +49,7 @@ impl Fleet {
             uri: uri.map(str::to_owned),
             lifetime: Duration::from_secs(3600),
         };
-        authority.sign(&request, &policy, Clock::System.now()).unwrap()
+        authority.sign(&request, &policy, now).unwrap()
     }
 }
 
@@ -127,7 +129,7 @@ fn machine_without_certificate_or_authorities_is_rejected() {
         .set_authorities(fleet.clients.certificate_pem(), fleet.nodes.certificate_pem())
         .unwrap();
     let request = KeyRequest::serving("mini-1", &["192.0.2.7".to_owned()]).unwrap();
-    let certificate = fleet.sign(&request.request_pem, Purpose::Serving);
+    let certificate = fleet.sign(&request.request_pem, Purpose::Serving, Clock::System.now());
     empty.set_certificate(&certificate, &request.key_pem).unwrap();
     shake(&client, &empty, "mini-1").unwrap();
 }
@@ -169,4 +171,25 @@ fn certificates_issued_before_a_revocation_are_rejected_by_both_sides() {
     }
     revoke(&server, "a", 60);
     shake(&gateway, &server, "mini-1").expect("a gateway with the name of a revoked node");
+}
+
+#[test]
+fn certificate_issued_in_the_second_of_a_revocation_is_accepted() {
+    let fleet = Fleet::new();
+    let revocations = Revocations::default();
+    let revoked = Timestamp::from_millisecond(1_790_000_000_700).unwrap();
+    revocations.replace(BTreeMap::from([("mini-1".to_owned(), revoked)]));
+    let request = KeyRequest::client(&node("mini-1")).unwrap();
+    let is_refused = |issued| {
+        let pem = fleet.sign(&request.request_pem, Purpose::Client(None), issued);
+        revocations.contain(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap())
+    };
+    let now = revoked + Duration::from_millis(100);
+    assert!(is_refused(now));
+    assert!(!is_refused(revocations.time_of_issue(&node("mini-1"), now)));
+    let later = revoked + Duration::from_secs(2);
+    assert_eq!(revocations.time_of_issue(&node("mini-1"), later), later);
+    for other in [node("mini-2"), Identity::new(Role::Gateway, "mini-1")] {
+        assert_eq!(revocations.time_of_issue(&other, now), now);
+    }
 }

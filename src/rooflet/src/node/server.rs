@@ -316,6 +316,7 @@ async fn start_api_server(
             let identity = Identity::of_subject(common_name, organizations)?;
             Some(identity.uri(fleet.as_deref()?))
         })),
+        revocations: authorities.revocations.clone(),
     };
     let users = UserCertificates::new(&signers.client, authorities.revocations.clone(), clock.clone())?;
     let token = Token::open(directory.as_std_path())?;
