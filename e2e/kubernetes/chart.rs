@@ -200,6 +200,15 @@ fn plain_manifests_are_accepted(cluster: &KubernetesCluster) {
         .kubectl
         .run_with(&["diff", "--server-side", "-k", &directory], "");
     assert_eq!(difference.ok(), "");
+    // kube-apiserver deletes a definition only minutes later if its storage has never been used.
+    let definitions = cluster.kubectl.json("crd").expect("definitions");
+    for definition in definitions["items"].as_array().expect("a list") {
+        let kind = definition["metadata"]["name"].as_str().expect("a name");
+        eventually(kind, || match cluster.kubectl.run(&format!("get {kind}")) {
+            listed if listed.success => Ok(()),
+            listed => Err(listed.stderr),
+        });
+    }
     cluster
         .kubectl
         .run_with(&["delete", "-k", &directory, "--timeout=60s"], "")
