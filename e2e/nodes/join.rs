@@ -124,7 +124,10 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
     let line = join_line(&cluster, "--description=rack");
     let listed = output_text(&cluster.rooflet("token list"));
     let token = line.iter().position(|word| word == "--token").expect("a token") + 1;
-    let (id, secret) = line[token].split_once('.').expect("an id and a secret");
+    let parts: Vec<&str> = line[token].split('.').collect();
+    let ["rf1", _, id, secret] = parts.as_slice() else {
+        panic!("{}", line[token]);
+    };
     assert!(
         listed.contains(id) && listed.contains("rack") && !listed.contains(secret),
         "{listed}"
@@ -173,7 +176,6 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
         "get mac no-such-mac",
         "label mac mini-2 team=x",
         "delete mac mini-2",
-        "delete mac mini-1",
         "get secrets -A",
         "get mdep -A",
         "delete mdep guide",
@@ -209,20 +211,17 @@ fn join_rejects_a_wrong_server_or_token() {
         line[at + 1] = value.to_owned();
         line
     };
-    let other = format!("sha256:{}", "0".repeat(64));
-    assert_rejected(&join(&cluster, &with("--ca-hash", &other), "mini"), "--ca-hash");
-    assert_rejected(
-        &join(&cluster, &with("--ca-hash", "sha256:1"), "mini"),
-        "64 hexadecimal",
-    );
-    assert_rejected(
-        &join(&cluster, &with("--token", "secret"), "mini"),
-        "a token consists",
-    );
-    assert_rejected(
-        &join(&cluster, &with("--token", "abcdef.0123456789abcdef"), "mini"),
-        "nauthorized",
-    );
+    let token = line.last().expect("a token");
+    let hash = token.split('.').nth(1).expect("a hash");
+    for (wrong, why) in [
+        (token.replace(hash, &"0".repeat(64)), "hash of the join command"),
+        (token.replace(hash, "1"), "64 hexadecimal"),
+        ("secret".to_owned(), "a token consists"),
+        ("abcdef.0123456789abcdef".to_owned(), "--ca-hash is missing"),
+        (format!("rf1.{hash}.abcdef.0123456789abcdef"), "nauthorized"),
+    ] {
+        assert_rejected(&join(&cluster, &with("--token", &wrong), "mini"), why);
+    }
     assert_rejected(
         &join(&cluster, &with("join", "http://localhost:1"), "mini"),
         "https://HOST:PORT",
@@ -238,4 +237,135 @@ fn join_rejects_a_wrong_server_or_token() {
     let mut agent = agent(&cluster, "mini");
     assert!(!agent.wait().success());
     assert!(agent.log().contains("rooflet join"), "{}", agent.log());
+}
+
+#[test]
+fn tokens_limit_nodes_and_uses() {
+    let Some(cluster) = Cluster::start(&["--roles=apiserver,controller"]) else {
+        return;
+    };
+    let joins = |line: &[String], node: &str| {
+        let joined = join(&cluster, line, node);
+        assert!(joined.status.success(), "{}", output_text(&joined));
+        output_text(&joined)
+    };
+    // The server stores a hash of the secret part.
+    let line = join_line(&cluster, "--uses=1");
+    let parts: Vec<&str> = line.last().expect("a token").split('.').collect();
+    let secret = cluster
+        .kubectl
+        .json(&format!("-n kube-system secret/bootstrap-token-{}", parts[2]))
+        .expect("the Secret of the token");
+    assert!(secret["data"]["token-secret"].is_null(), "{secret}");
+    assert!(secret["data"]["token-secret-hash"].is_string(), "{secret}");
+
+    joins(&line, "mini-1");
+    assert_rejected(&join(&cluster, &line, "mini-2"), "no uses left");
+    assert!(output_text(&cluster.rooflet("token list")).contains(" 0 "));
+    // The same machine joins again: it needs no use, and keeps its certificate.
+    let before = certificate(&cluster, "mini-1");
+    assert!(joins(&line, "mini-1").contains("has joined"));
+    assert_eq!(certificate(&cluster, "mini-1"), before);
+
+    // Another machine cannot take over the name of a node.
+    let _agent = agent(&cluster, "mini-1");
+    eventually("the node", || cluster.kubectl.json("mac/mini-1"));
+    let line = join_line(&cluster, "");
+    let other = Command::new(rooflet())
+        .args(&line)
+        .arg("--node-name=mini-1")
+        .arg(format!("--state-dir={}", cluster.scratch.join("other").display()))
+        .output()
+        .expect("the binary starts");
+    assert_rejected(&other, "rooflet token create --node mini-1");
+    let bound = join_line(&cluster, "--node=mini-1");
+    assert_rejected(&join(&cluster, &bound, "mini-3"), "permits only the node mini-1");
+    std::fs::remove_file(cluster.scratch.join("mini-1").join("kubeconfig")).expect("removed");
+    joins(&bound, "mini-1");
+
+    // The token can come from a file.
+    let file = cluster
+        .scratch
+        .write("token", &format!("{}\n", line.last().expect("a token")));
+    let mut from_file = line.clone();
+    from_file.truncate(2);
+    from_file.push(format!("--token-file={}", file.display()));
+    joins(&from_file, "mini-4");
+    from_file.truncate(2);
+    assert_rejected(&join(&cluster, &from_file, "mini-5"), "--token-file is missing");
+}
+
+#[test]
+fn machine_leaves_and_its_certificate_is_revoked() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let line = join_line(&cluster, "");
+    let joined = join(&cluster, &line, "mini-1");
+    assert!(joined.status.success(), "{}", output_text(&joined));
+    let mut agent = agent(&cluster, "mini-1");
+    eventually("the node", || cluster.kubectl.json("mac/mini-1"));
+    cluster.kubectl.wait_for_condition("mac/mini-1", "Ready", "True");
+    cluster.kubectl.apply(GUIDE).ok();
+    cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
+
+    let state = cluster.scratch.join("mini-1");
+    let leave = |more: &str| {
+        Command::new(rooflet())
+            .arg("leave")
+            .arg(format!("--state-dir={}", state.display()))
+            .args(more.split_whitespace())
+            .output()
+            .expect("the binary starts")
+    };
+    assert_rejected(&leave(""), "rooflet drain mini-1");
+    cluster.kubectl.run("delete mdep guide").ok();
+    eventually("no replica", || {
+        let left = cluster.kubectl.json("mrep")?;
+        match left["items"].as_array().is_some_and(Vec::is_empty) {
+            true => Ok(()),
+            false => Err(left.to_string()),
+        }
+    });
+    assert!(agent.terminate().success(), "{}", agent.log());
+    let credentials = std::fs::read_to_string(state.join("kubeconfig")).expect("a kubeconfig");
+    let left = leave("");
+    assert!(left.status.success(), "{}", output_text(&left));
+    assert!(!state.join("kubeconfig").exists() && !state.join("machine-tls.json").exists());
+    assert!(cluster.kubectl.json("mac/mini-1").is_err());
+    assert!(output_text(&leave("")).contains("has not joined"));
+
+    // A copy of the credentials is useless, and the machine can join again.
+    std::fs::write(state.join("kubeconfig"), credentials).expect("written");
+    eventually("the revocation", || {
+        match as_node(&cluster, "mini-1").run("get mac mini-1").stderr {
+            refused if refused.contains("nauthorized") || refused.contains("must be logged in") => Ok(()),
+            other => Err(other),
+        }
+    });
+    let joined = join(&cluster, &line, "mini-1");
+    assert!(joined.status.success(), "{}", output_text(&joined));
+    let found = as_node(&cluster, "mini-1").run("get mac mini-1").expect_failure();
+    assert!(found.contains("NotFound"), "{found}");
+}
+
+#[test]
+fn guessing_of_tokens_is_stopped() {
+    let Some(cluster) = Cluster::start(&["--roles=apiserver"]) else {
+        return;
+    };
+    let line = join_line(&cluster, "");
+    let token = line.last().expect("a token");
+    let secret = token.split('.').next_back().expect("a secret");
+    let mut wrong = line.clone();
+    wrong.pop();
+    wrong.push(token.replace(secret, "0123456789abcdef"));
+    for _ in 0..10 {
+        assert_rejected(&join(&cluster, &wrong, "mini"), "nauthorized");
+    }
+    for line in [&wrong, &line] {
+        assert_rejected(&join(&cluster, line, "mini"), "too many wrong bootstrap tokens");
+    }
+    // Other credentials of the same address stay valid.
+    cluster.kubectl.run("get namespaces").ok();
 }

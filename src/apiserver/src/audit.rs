@@ -211,6 +211,7 @@ mod tests {
             headers,
             body: bytes::Bytes::from_static(b"hidden"),
             certificates: Arc::default(),
+            client: None,
         };
         let alice = Arc::new(User::new("alice", &["team-a"]));
         let identity = Identity {

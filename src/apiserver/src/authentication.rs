@@ -2,9 +2,12 @@
 //! of a service account.
 
 pub(crate) mod account_token;
-mod bootstrap;
+pub(crate) mod bootstrap;
+mod guesses;
 mod impersonation;
 mod user;
+
+use std::time::Duration;
 
 use http::{HeaderMap, header};
 use jiff::Timestamp;
@@ -17,6 +20,7 @@ use rooflet_base::error::Chain;
 use rooflet_pki::{AccountKey, BootstrapToken, TOKEN_NAMESPACE, UserCertificateError, UserName};
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
+pub(crate) use guesses::Guesses;
 pub(crate) use impersonation::Impersonation;
 pub(crate) use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 pub use user::{BOOTSTRAPPERS, User};
@@ -63,7 +67,10 @@ pub(crate) fn authenticate(
         None => Err(ApiError::unauthorized()),
         Some(presented) => of_token(presented).map_err(|err| {
             debug!(error = %err, "bearer token rejected");
-            ApiError::unauthorized()
+            match err {
+                RejectTokenError::Guessing { wait } => ApiError::too_many_wrong_tokens(wait),
+                RejectTokenError::Unknown | RejectTokenError::Account(_) => ApiError::unauthorized(),
+            }
         }),
     }
 }
@@ -75,6 +82,9 @@ pub(crate) enum RejectTokenError {
     Unknown,
     #[error("[invalid bearer token, {0}]")]
     Account(RejectAccountTokenError),
+    /// The client sent too many wrong bootstrap tokens.
+    #[error("too many wrong bootstrap tokens")]
+    Guessing { wait: Duration },
 }
 
 /// Values that bearer tokens are compared with.

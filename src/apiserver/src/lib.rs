@@ -47,7 +47,7 @@ mod tests;
 
 pub use audit::{Audit, AuditPolicy, AuditSink};
 pub use builtin::SECRET_STORAGE;
-pub use controller::certificates::CertificateSigners;
+pub use controller::certificates::{CertificateSigners, NodeResource};
 pub use controller::expiry::EventRetention;
 pub use embedded::{EmbeddedOptions, EmbeddedServer, StartEmbeddedError, StopEmbeddedError};
 pub use endpoints::in_flight::InFlightLimits;

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::audit::Audit;
+use crate::authentication::Guesses;
 use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
@@ -240,6 +241,7 @@ impl ApiServer {
             token: self.token,
             account_key: self.account_key,
             users: self.users,
+            guesses: Guesses::default(),
             rules: self.rules,
             in_flight: self.in_flight,
             audit: self.audit,

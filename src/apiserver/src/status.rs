@@ -6,6 +6,7 @@
 mod details;
 
 use std::fmt;
+use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Map, Value, json};
@@ -162,6 +163,16 @@ impl ApiError {
             ..Details::default()
         });
         err
+    }
+
+    /// Returns the error of a client that sent too many wrong bootstrap tokens. Its status is 401,
+    /// because clients would repeat a request with 429 by themselves.
+    pub(crate) fn too_many_wrong_tokens(wait: Duration) -> Self {
+        let seconds = wait.as_secs() + 1;
+        let message = format!(
+            "too many wrong bootstrap tokens from this address: check the token, and try again in {seconds} s"
+        );
+        Self::new(StatusCode::UNAUTHORIZED, Reason::Unauthorized, message, None)
     }
 
     /// Returns the error of a resource that a served group does not have.

@@ -54,6 +54,9 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
                 )
             })
         }
+        (api::GROUP, NODES, None, Verb::Delete) => allow_if(names(node), || {
+            format!("node {node:?} may delete only its own FleetNode")
+        }),
         (api::GROUP, NODES, None | Some("status"), Verb::Get | Verb::Update | Verb::Patch) => {
             allow_if(names(node), || {
                 format!("node {node:?} may read and write only its own FleetNode")
@@ -199,7 +202,8 @@ mod tests {
                 (Verb::Get, format!("{NODE}/a"), "", true),
                 (Verb::Patch, format!("{NODE}/a/status"), "", true),
                 (Verb::Update, format!("{NODE}/a"), "", true),
-                (Verb::Delete, format!("{NODE}/a"), "", false),
+                (Verb::Delete, format!("{NODE}/a"), "", true),
+                (Verb::Delete, format!("{NODE}/b"), "", false),
                 (Verb::Get, format!("{NODE}/b"), "", false),
                 (Verb::Patch, format!("{NODE}/b/status"), "", false),
                 (Verb::List, NODE.to_owned(), "metadata.name=a", true),

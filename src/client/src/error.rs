@@ -138,6 +138,7 @@ impl From<&kube::core::Status> for ApiError {
             status.message.clone()
         };
         match status.code {
+            401 if message != "Unauthorized" => Self::Forbidden(message),
             401 => Self::Forbidden(format!(
                 "{message}: the credentials are unknown to the server or have expired; join again or \
                  replace the kubeconfig"

@@ -59,7 +59,7 @@ pub enum PlanError {
     #[error("no id for the user `{USER}` is free; create a user, and pass it with --user")]
     NoFreeId,
     #[error(
-        "this machine has not joined a control plane: run `sudo rooflet join URL --token TOKEN --ca-hash HASH --state-dir \
+        "this machine has not joined a control plane: run `sudo rooflet join URL --token TOKEN --state-dir \
          {state_dir}` first, or pass --kubeconfig or --manifest-dir"
     )]
     NotJoined { state_dir: Utf8PathBuf },

@@ -35,17 +35,8 @@ impl AuthorityHash {
         Some(Self(Sha256::digest(certificate.public_key().raw).into()))
     }
 
-    /// Returns the first `count` hexadecimal digits.
-    pub(super) fn hex_digits(self, count: usize) -> String {
-        self.to_string().chars().skip(PREFIX.len()).take(count).collect()
-    }
-}
-
-impl FromStr for AuthorityHash {
-    type Err = ParseAuthorityHashError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let digits = text.strip_prefix(PREFIX).ok_or(ParseAuthorityHashError)?;
+    /// Parses 64 hexadecimal digits.
+    pub(super) fn from_hex(digits: &str) -> Result<Self, ParseAuthorityHashError> {
         if digits.len() != 2 * BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(ParseAuthorityHashError);
         }
@@ -56,12 +47,29 @@ impl FromStr for AuthorityHash {
         }
         Ok(Self(bytes))
     }
+
+    /// Returns all hexadecimal digits.
+    pub(super) fn hex(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Returns the first `count` hexadecimal digits.
+    pub(super) fn hex_digits(self, count: usize) -> String {
+        self.hex().chars().take(count).collect()
+    }
+}
+
+impl FromStr for AuthorityHash {
+    type Err = ParseAuthorityHashError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::from_hex(text.strip_prefix(PREFIX).ok_or(ParseAuthorityHashError)?)
+    }
 }
 
 impl fmt::Display for AuthorityHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(PREFIX)?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{PREFIX}{}", self.hex())
     }
 }
 
@@ -113,7 +121,9 @@ impl ServerCertVerifier for Discovery {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let matches = |certificate: &&CertificateDer<'_>| AuthorityHash::of(certificate) == Some(self.hash);
         let authority = rest.iter().find(matches).ok_or_else(|| {
-            rustls::Error::General("the server's authority does not match --ca-hash".to_owned())
+            rustls::Error::General(
+                "the server's authority does not have the hash of the join command".to_owned(),
+            )
         })?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use rand::TryRngCore as _;
 use rand::rngs::OsRng;
+use sha2::{Digest as _, Sha256};
 
 /// Namespace of the token Secrets.
 pub const TOKEN_NAMESPACE: &str = "kube-system";
@@ -13,6 +14,16 @@ pub const TOKEN_NAMESPACE: &str = "kube-system";
 pub const TOKEN_SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// Name prefix of the token Secrets. The token's id follows.
 pub const TOKEN_SECRET_PREFIX: &str = "bootstrap-token-";
+
+// Keys of a token's Secret that only rooflet's API server knows.
+
+/// Hash of the secret part, instead of Kubernetes' `token-secret`; see [`BootstrapToken::secret_hash`].
+pub const TOKEN_HASH_KEY: &str = "token-secret-hash";
+/// Name of the only node that may join with the token. Such a token also permits the name of an
+/// existing node.
+pub const TOKEN_NODE_KEY: &str = "node-name";
+/// Number of machines that may still join.
+pub const TOKEN_USES_KEY: &str = "uses-left";
 
 const ID_CHARACTERS: usize = 6;
 const SECRET_CHARACTERS: usize = 16;
@@ -53,6 +64,14 @@ impl BootstrapToken {
 
     pub fn secret(&self) -> &str {
         &self.secret
+    }
+
+    /// Returns `sha256:` and the hash of the secret part. The secret has 82 random bits, so that the
+    /// hash needs no salt.
+    pub fn secret_hash(&self) -> String {
+        let digest = Sha256::digest(self.secret.as_bytes());
+        let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("sha256:{digits}")
     }
 
     /// Returns the complete token, to be sent.

@@ -84,6 +84,18 @@ pub fn write(
     private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
 }
 
+/// Changes the server's URL in a file that [`write`] created.
+pub fn set_server(path: &Path, server: &str) -> Result<(), WriteKubeconfigError> {
+    let text = fs::read_to_string(path).map_err(|source| WriteKubeconfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut config: Value = yaml::from_str(&text).map_err(WriteKubeconfigError::Encode)?;
+    config["clusters"][0]["cluster"]["server"] = json!(server);
+    let text = yaml::to_string(&config).map_err(WriteKubeconfigError::Encode)?;
+    private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
+}
+
 /// Returns the reason why an existing file must not be replaced.
 fn foreign(text: &str) -> Option<String> {
     if text.trim().is_empty() {

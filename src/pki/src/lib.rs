@@ -18,6 +18,7 @@ mod certificate_files;
 mod certificate_request;
 mod discover;
 mod identity;
+mod join_token;
 pub mod kubeconfig;
 mod machine_tls;
 mod node;
@@ -33,7 +34,10 @@ pub use account_key::{AccountKey, OpenAccountKeyError, SignTokenError};
 pub use api_key::{API_KEY_PREFIX, ApiKeySecret};
 pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
 pub use authority_hash::AuthorityHash;
-pub use bootstrap_token::{BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
+pub use bootstrap_token::{
+    BootstrapToken, TOKEN_HASH_KEY, TOKEN_NAMESPACE, TOKEN_NODE_KEY, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE,
+    TOKEN_USES_KEY,
+};
 pub use certificate_files::{CertificateFiles, CertificateFilesError};
 pub use certificate_request::{
     AlternativeNames, CertificateRequest, SignRequestError, SigningPolicy, check_certificates,
@@ -41,6 +45,7 @@ pub use certificate_request::{
 };
 pub use discover::{DiscoverError, discover};
 pub use identity::{Identity, Role};
+pub use join_token::JoinToken;
 pub use machine_tls::{MachineTls, MachineTlsError};
 pub use node::{KeyRequest, NODE_USER_PREFIX, NODES_GROUP, NodeCertificate};
 pub use revocations::Revocations;

@@ -46,7 +46,7 @@ use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
 
-use self::credentials::{join, key, token};
+use self::credentials::{join, key, leave, token};
 use self::nodes::{cordon, drain};
 use self::service::ServiceArgs;
 use rooflet_launchd::Daemon;
@@ -85,6 +85,8 @@ enum Command {
     Agent(ServiceArgs<agent::Args>),
     /// Join this machine to a remote control plane as a node.
     Join(join::Args),
+    /// Remove this machine from its fleet: delete its FleetNode and its credentials.
+    Leave(leave::Args),
     /// Create, list and delete the tokens with which other machines join.
     Token(token::Args),
     /// Create, list and delete API keys of the gateway's clients, and print their use.
@@ -225,6 +227,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::SimulatedWorker(args) => block_on(simulate::worker::run(args)),
         Command::Agent(args) => block_on(agent::run(args.run)),
         Command::Join(args) => block_on(join::run(args)),
+        Command::Leave(args) => block_on(leave::run(args)),
         Command::Key(args) => block_on(key::run(args)),
         Command::Token(args) => block_on(token::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),

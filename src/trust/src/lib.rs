@@ -9,7 +9,9 @@
 
 mod fleet_trust;
 mod machine_certificate;
+mod membership;
 mod node_ledger;
 
 pub use machine_certificate::{MachineCertificate, OperatorTlsError, Purpose, operator_tls};
+pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership};
 pub use node_ledger::TrustPublisher;

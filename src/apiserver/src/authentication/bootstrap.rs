@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::is_same;
 use super::user::{AUTHENTICATED, BOOTSTRAPPERS, User};
 use crate::object;
-use rooflet_pki::{BootstrapToken, TOKEN_SECRET_TYPE};
+use rooflet_pki::{BootstrapToken, TOKEN_HASH_KEY, TOKEN_SECRET_TYPE};
 
 const USER_PREFIX: &str = "system:bootstrap:";
 const EXTRA_GROUP_PREFIX: &str = "system:bootstrappers:";
@@ -19,7 +19,7 @@ const EXTRA_GROUP_BYTES_MAX: usize = 256;
 pub(super) fn user_of(token: &BootstrapToken, secret: &Value, now: Timestamp) -> Option<User> {
     let is_good = !object::is_being_deleted(secret)
         && is_bootstrap_token(secret)
-        && is_same(&text(secret, "token-secret")?, token.secret())
+        && has_secret(secret, token)
         && text(secret, "token-id")? == token.id()
         && text(secret, "usage-bootstrap-authentication")? == "true"
         && !is_expired(secret, now);
@@ -43,6 +43,20 @@ pub(super) fn user_of(token: &BootstrapToken, secret: &Value, now: Timestamp) ->
         groups,
         ..User::default()
     })
+}
+
+/// Returns true if the Secret has the token's secret part or its hash.
+fn has_secret(secret: &Value, token: &BootstrapToken) -> bool {
+    match (text(secret, TOKEN_HASH_KEY), text(secret, "token-secret")) {
+        (Some(hash), None) => is_same(&hash, &token.secret_hash()),
+        (None, Some(stored)) => is_same(&stored, token.secret()),
+        (Some(_), Some(_)) | (None, None) => false,
+    }
+}
+
+/// Returns the id of the token with which a user authenticated.
+pub(crate) fn token_id(user: &str) -> Option<&str> {
+    user.strip_prefix(USER_PREFIX)
 }
 
 pub(crate) fn is_bootstrap_token(secret: &Value) -> bool {
@@ -69,7 +83,7 @@ fn is_extra_group(group: &str) -> bool {
 }
 
 /// Returns a decoded value of the Secret's data.
-fn text(secret: &Value, key: &str) -> Option<String> {
+pub(crate) fn text(secret: &Value, key: &str) -> Option<String> {
     let bytes = BASE64.decode(secret["data"].get(key)?.as_str()?).ok()?;
     String::from_utf8(bytes).ok()
 }
@@ -129,6 +143,17 @@ mod tests {
         check(&[], Some(plain));
         check(&[("token-secret", Some("0123456789abcdeX"))], None);
         check(&[("token-secret", None)], None);
+        // The hash was computed with sha256sum.
+        let hash = "sha256:9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
+        check(
+            &[("token-secret", None), (TOKEN_HASH_KEY, Some(hash))],
+            Some(plain),
+        );
+        check(
+            &[("token-secret", None), (TOKEN_HASH_KEY, Some("sha256:9f"))],
+            None,
+        );
+        check(&[(TOKEN_HASH_KEY, Some(hash))], None);
         check(&[("token-id", Some("abcdeg"))], None);
         check(&[("usage-bootstrap-authentication", None)], None);
         check(&[("usage-bootstrap-authentication", Some("false"))], None);

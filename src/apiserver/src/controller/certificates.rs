@@ -4,6 +4,8 @@
 //! One task watches the requests. [`next_step`] determines the next step of a request from its
 //! content.
 
+mod joining;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +29,12 @@ use crate::object::typed::format_time;
 use crate::registry::resource::Subresource;
 use crate::status::ApiError;
 use rooflet_base::error::Chain;
-use rooflet_pki::{Authority, CertificateRequest, Identity, Revocations, SignRequestError, SigningPolicy};
+use rooflet_pki::{
+    Authority, CertificateRequest, Identity, NODE_USER_PREFIX, Revocations, SignRequestError, SigningPolicy,
+};
 use rooflet_store::{ListOptions, Record};
+
+pub use joining::NodeResource;
 
 /// Delay before failed steps are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -43,6 +49,8 @@ pub struct CertificateSigners {
     pub uri_of: Option<UriOf>,
     /// Nodes whose earlier certificates are refused. New certificates are issued after the revocation.
     pub revocations: Revocations,
+    /// Kind whose names a machine with a bootstrap token cannot take over.
+    pub nodes: Option<NodeResource>,
 }
 
 /// Function of the common name and the organizations of a request.
@@ -73,8 +81,8 @@ impl CertificateSigners {
 /// Next step of a request.
 #[derive(Debug)]
 enum Step {
-    /// Approve with this message.
-    Approve(&'static str),
+    /// Approve the request for this common name, with this message.
+    Approve(String, &'static str),
     /// Fail with this reason.
     Fail(RejectRequestError),
     Sign(Signer, Box<CertificateRequest>, SigningPolicy),
@@ -93,7 +101,8 @@ fn next_step(csr: &Value) -> Option<Step> {
             name: object::text(spec, &["username"]),
             groups: &texts(&spec["groups"]),
         };
-        return signer.approves(&request, &usages, by).map(Step::Approve);
+        let message = signer.approves(&request, &usages, by)?;
+        return Some(Step::Approve(request.common_name, message));
     }
     Some(match signer.check(&request, &usages) {
         Err(reason) => Step::Fail(reason),
@@ -160,8 +169,19 @@ async fn advance(
     let mut csr = record.json().clone();
     let name = object::name(record.json());
     let subresource = match step {
-        Step::Approve(message) => {
-            add_condition(&mut csr, APPROVED, "AutoApproved", message, now);
+        Step::Approve(common_name, message) => {
+            let node = common_name.strip_prefix(NODE_USER_PREFIX).unwrap_or(&common_name);
+            match joining::admit(engine, signers.nodes.as_ref(), &csr, node).await? {
+                Ok(()) => add_condition(&mut csr, APPROVED, "AutoApproved", message, now),
+                Err(reason) => {
+                    let reason = reason.to_string();
+                    warn!(
+                        request = name,
+                        node, reason, "certificate signing request of a joining machine denied"
+                    );
+                    add_condition(&mut csr, DENIED, "JoinDenied", &reason, now);
+                }
+            }
             Subresource::Approval
         }
         Step::Fail(reason) => {

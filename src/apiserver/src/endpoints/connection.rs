@@ -124,6 +124,7 @@ async fn respond(
         headers: parts.headers,
         body: Bytes::new(),
         certificates,
+        client,
     };
     let mut identity = Identity::default();
     let admitted = async {

@@ -10,11 +10,13 @@ use http::{HeaderValue, Method, StatusCode, header};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::audit::{Audit, Finished, Identity};
 use crate::authentication::account_token::{Referenced, TokenUser};
-use crate::authentication::{self, API_AUDIENCE, Impersonation, RejectTokenError, TokenSources, User};
+use crate::authentication::{
+    self, API_AUDIENCE, Guesses, Impersonation, RejectTokenError, TokenSources, User,
+};
 use crate::authorization::{RequestHead, Requestor, Rules};
 use crate::builtin::BuiltIn;
 use crate::endpoints::gzip;
@@ -39,7 +41,7 @@ use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::{ApiError, deleted};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
-use rooflet_pki::{AccountKey, Token, UserCertificates};
+use rooflet_pki::{AccountKey, BootstrapToken, Token, UserCertificates};
 
 /// Dependencies of the request handlers.
 pub(crate) struct Api {
@@ -49,6 +51,8 @@ pub(crate) struct Api {
     pub account_key: Option<Arc<AccountKey>>,
     /// Verifier of client certificates.
     pub users: Option<UserCertificates>,
+    /// Wrong bootstrap tokens by client.
+    pub guesses: Guesses,
     pub rules: Arc<Rules>,
     pub in_flight: InFlight,
     pub audit: Option<Audit>,
@@ -201,8 +205,19 @@ impl Api {
             Some(_) | None => None,
         };
         let of_token = |token: &str| {
-            let found = self.user_of_token(token, &[API_AUDIENCE.to_owned()])?;
-            Ok(found.user)
+            let is_bootstrap = token.parse::<BootstrapToken>().is_ok();
+            let Some(client) = request.client.filter(|_| is_bootstrap) else {
+                return self.user_of_own_token(token);
+            };
+            let now = self.engine.clock.instant();
+            if let Some(wait) = self.guesses.wait(client, now) {
+                return Err(RejectTokenError::Guessing { wait });
+            }
+            let found = self.user_of_own_token(token);
+            if found.is_err() && self.guesses.count(client, now) {
+                warn!(%client, "too many wrong bootstrap tokens: rejecting bootstrap tokens from this address");
+            }
+            found
         };
         let caller = authentication::authenticate(certificate, &request.headers, of_token)?;
         let caller = Arc::new(caller);
@@ -218,6 +233,12 @@ impl Api {
             impersonated_by: Some(caller),
         };
         Ok(user)
+    }
+
+    /// Returns the user of a bearer token that is valid for this server.
+    fn user_of_own_token(&self, token: &str) -> Result<User, RejectTokenError> {
+        let found = self.user_of_token(token, &[API_AUDIENCE.to_owned()])?;
+        Ok(found.user)
     }
 
     /// Returns the user of a bearer token that is valid for one of the audiences.

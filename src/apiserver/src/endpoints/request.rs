@@ -1,5 +1,6 @@
 //! HTTP request with parsed query parameters and headers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -63,6 +64,8 @@ pub(crate) struct Request {
     pub body: Bytes,
     /// Client certificate chain; usually empty.
     pub certificates: Certificates,
+    /// Address of the client.
+    pub client: Option<IpAddr>,
 }
 
 /// Certificate chain of a client, its own certificate first.

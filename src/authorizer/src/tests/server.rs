@@ -97,6 +97,7 @@ impl TestServer {
             node: open(AuthorityKind::Node),
             uri_of: None,
             revocations: Revocations::default(),
+            nodes: None,
         };
         let users = UserCertificates::new(&signers.client, Revocations::default(), clock.clone())
             .expect("a trust anchor");

@@ -28,13 +28,7 @@ use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki::{MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
-use rooflet_trust::{MachineCertificate, Purpose};
-
-/// File in the state directory with the credentials of a joined node.
-pub(in crate::cli) const KUBECONFIG_FILE: &str = "kubeconfig";
-
-/// File in the state directory with the serving certificate and the trust of a joined node.
-const MACHINE_TLS_FILE: &str = "machine-tls.json";
+use rooflet_trust::{KUBECONFIG_FILE, MACHINE_TLS_FILE, MachineCertificate, Purpose};
 
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]

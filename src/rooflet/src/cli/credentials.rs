@@ -1,5 +1,6 @@
-//! Verbs that create and use credentials: bootstrap tokens, node certificates and API keys.
+//! Verbs that create, use and remove credentials: bootstrap tokens, node certificates and API keys.
 
 pub(super) mod join;
 pub(super) mod key;
+pub(super) mod leave;
 pub(super) mod token;

@@ -14,13 +14,13 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use self::passed::Passed;
 use self::report::Report;
-use super::agent::KUBECONFIG_FILE;
 use super::ui::output::Output;
 use super::{DEFAULT_LISTEN, Failure, doctor, objects, token, ui};
 use rooflet_base::error::ExitStatus;
 #[cfg(test)]
 use rooflet_launchd::Job;
 use rooflet_launchd::{BINARIES, Daemon, Installation, Programs, PropertyList, Step, System, USER};
+use rooflet_trust::KUBECONFIG_FILE;
 
 /// Timeout until a new API server answers.
 const API_SERVER_START: Duration = Duration::from_secs(60);

@@ -19,7 +19,7 @@ use super::traces;
 use rooflet_api::crd;
 use rooflet_apiserver::{
     ApiServer, ApiServerConfig, Audit, AuditPolicy, CertificateSigners, EventRetention, InFlightLimits,
-    StartApiServerError,
+    NodeResource, StartApiServerError,
 };
 use rooflet_artifact::remote::HubAccess;
 use rooflet_authorizer::NodeAuthorizer;
@@ -317,6 +317,11 @@ async fn start_api_server(
             Some(identity.uri(fleet.as_deref()?))
         })),
         revocations: authorities.revocations.clone(),
+        nodes: Some(NodeResource {
+            group: rooflet_api::GROUP,
+            version: rooflet_api::VERSION,
+            plural: "fleetnodes",
+        }),
     };
     let users = UserCertificates::new(&signers.client, authorities.revocations.clone(), clock.clone())?;
     let token = Token::open(directory.as_std_path())?;

@@ -316,7 +316,7 @@ fn next_step_follows_the_state_of_a_request() {
         let step = next_step(&csr(change));
         let got = match &step {
             None => "",
-            Some(Step::Approve(_)) => "approve",
+            Some(Step::Approve(..)) => "approve",
             Some(Step::Fail(_)) => "fail",
             Some(Step::Sign(..)) => "sign",
         };

@@ -1,24 +1,24 @@
-//! `rooflet join`: joins this machine to a remote control plane. As with kubeadm, a token and the
-//! hash of the server's certificate authority are sufficient; `rooflet token create` prints both.
+//! `rooflet join`: joins this machine to a remote control plane. The token of `rooflet token create`
+//! is sufficient: it contains the hash of the server's certificate authority.
 
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::cli::agent::KUBECONFIG_FILE;
 use crate::cli::{Failure, ui};
 use crate::node::data_dir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
-use rooflet_client::{CertificateKind, sign, with_token};
+use rooflet_client::{CertificateKind, SigningError, sign, with_token};
 use rooflet_launchd::Daemon;
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
-    AuthorityHash, BootstrapToken, DiscoverError, Identity, KeyRequest, NodeCertificate, Role,
+    AuthorityHash, BootstrapToken, DiscoverError, Identity, JoinToken, KeyRequest, NodeCertificate, Role,
     certificate_pem, discover,
 };
+use rooflet_trust::{KUBECONFIG_FILE, Membership};
 
 /// Port of the agent in the printed command.
 const AGENT_PORT: u16 = 7500;
@@ -29,18 +29,22 @@ pub(crate) struct Args {
     /// URL of the API server, such as https://10.0.0.5:7443.
     #[arg(value_name = "URL")]
     server: String,
-    /// Token that `rooflet token create` printed.
+    /// Token that `rooflet token create` printed, or a bootstrap token of Kubernetes, which also
+    /// needs --ca-hash.
     #[arg(
         long,
         value_name = "TOKEN",
         env = "ROOFLET_JOIN_TOKEN",
         hide_env_values = true
     )]
-    token: BootstrapToken,
-    /// Hash of the server's certificate authority, with which this machine verifies the server;
-    /// printed with the token.
+    token: Option<String>,
+    /// File that contains the token; `-` for standard input.
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<Utf8PathBuf>,
+    /// Hash of the server's certificate authority, with which this machine verifies the server.
+    /// Required if the token does not contain it.
     #[arg(long, value_name = "sha256:HASH")]
-    ca_hash: AuthorityHash,
+    ca_hash: Option<AuthorityHash>,
     /// Name of this machine's FleetNode. Default: the previous name, initially the host name.
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
@@ -58,7 +62,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let what = anyhow!("--node-name {node}: {what}");
         return Err(Failure::new(ExitStatus::Usage, what));
     }
-    let server = discover(&args.server, args.ca_hash).await.map_err(|err| {
+    let JoinToken { authority, token } = join_token(args.token, args.token_file.as_deref(), args.ca_hash)?;
+    let server = discover(&args.server, authority).await.map_err(|err| {
         let status = match err {
             DiscoverError::Url(_) => ExitStatus::Usage,
             DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
@@ -69,10 +74,29 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     data_dir::create(&args.state_dir)
         .with_context(|| format!("creating the state directory `{}`", args.state_dir))
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    let url = server.url.to_string();
+    let url = url.trim_end_matches('/');
+    let path = args.state_dir.join(KUBECONFIG_FILE);
+    let known = Membership::read(&args.state_dir, &Clock::System)
+        .await
+        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+    if let Some(known) = known.filter(|known| known.node == node)
+        && known.is_valid(authority).await?
+    {
+        if known.server != url {
+            kubeconfig::set_server(path.as_std_path(), url)
+                .map_err(|err| Failure::new(ExitStatus::Config, err))?;
+        }
+        ui::output(&format!(
+            "node {node} has joined {url} before: its credentials in {path} are valid\n\nrun its agent with:\n  {}\n",
+            agent_line(&args.state_dir, server.own_address)
+        ));
+        return Ok(());
+    }
     let client = with_token(
         server.url.clone(),
         &server.authority,
-        args.token.reveal(),
+        token.reveal(),
         &Clock::System,
     )?;
     let request = KeyRequest::client(&Identity::new(Role::Node, &node)).context("generating a key")?;
@@ -82,14 +106,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         &request.request_pem,
         Duration::from_secs(args.wait_seconds),
     )
-    .await?;
+    .await
+    .map_err(|err| explained(err, &node))?;
     let named = NodeCertificate::read(certificate.as_bytes()).and_then(|certificate| certificate.node);
     if named.as_deref() != Some(node.as_str()) {
         return Err(anyhow!("the server signed a certificate that is not for node {node}").into());
     }
-    let url = server.url.to_string();
-    let url = url.trim_end_matches('/');
-    let path = args.state_dir.join(KUBECONFIG_FILE);
     let credentials = Credentials::Certificate {
         certificate: &certificate,
         key: &request.key_pem,
@@ -106,6 +128,57 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         agent_line(&args.state_dir, server.own_address)
     ));
     Ok(())
+}
+
+/// Returns the token with the hash of the authority.
+fn join_token(
+    token: Option<String>,
+    file: Option<&Utf8Path>,
+    ca_hash: Option<AuthorityHash>,
+) -> Result<JoinToken, Failure> {
+    let usage = |what: anyhow::Error| Failure::new(ExitStatus::Usage, what);
+    let text = match (token, file) {
+        (Some(text), _) => text,
+        (None, Some(file)) => match file.as_str() {
+            "-" => std::io::read_to_string(std::io::stdin()),
+            file => std::fs::read_to_string(file),
+        }
+        .with_context(|| format!("reading the token from `{file}`"))
+        .map_err(|err| Failure::new(ExitStatus::Config, err))?,
+        (None, None) => {
+            return Err(usage(anyhow!(
+                "--token or --token-file is missing; `rooflet token create` prints a token"
+            )));
+        }
+    };
+    let text = text.trim();
+    if JoinToken::is_likely(text) {
+        let parsed: JoinToken = text.parse().context("the token").map_err(usage)?;
+        return match ca_hash.is_none_or(|hash| hash == parsed.authority) {
+            true => Ok(parsed),
+            false => Err(usage(anyhow!("--ca-hash differs from the hash in the token"))),
+        };
+    }
+    let token: BootstrapToken = text.parse().context("the token").map_err(usage)?;
+    let authority = ca_hash.ok_or_else(|| {
+        usage(anyhow!(
+            "--ca-hash is missing: this token does not contain the hash"
+        ))
+    })?;
+    Ok(JoinToken { authority, token })
+}
+
+/// Adds the remedy if the name of the node is in use.
+fn explained(err: SigningError, node: &str) -> anyhow::Error {
+    let is_in_use = matches!(&err, SigningError::Refused { message, .. } if message.contains(&format!("node {node} exists")));
+    let err = anyhow::Error::from(err);
+    match is_in_use {
+        true => err.context(format!(
+            "the name {node} is in use: pass another --node-name; if this machine is {node}, use a token of \
+             `rooflet token create --node {node}`"
+        )),
+        false => err,
+    }
 }
 
 /// Returns the command that starts the agent so that a remote gateway reaches it.

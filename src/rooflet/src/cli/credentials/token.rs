@@ -12,13 +12,17 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, ResourceExt};
 
 use crate::cli::{Failure, default_kubeconfig, objects, ui};
+use rooflet_apimachinery::schema::names::dns_subdomain;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::loopback::is_loopback;
 use rooflet_base::quantity::parse_duration;
 use rooflet_client::{ApiError, FIELD_MANAGER, KubeconfigSource, server_of};
 use rooflet_host::Host;
-use rooflet_pki::{AuthorityHash, BootstrapToken, TOKEN_NAMESPACE, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE};
+use rooflet_pki::{
+    AuthorityHash, BootstrapToken, JoinToken, TOKEN_HASH_KEY, TOKEN_NAMESPACE, TOKEN_NODE_KEY,
+    TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE, TOKEN_USES_KEY,
+};
 
 /// Default lifetime of a token.
 const DEFAULT_TTL: &str = "24h";
@@ -36,12 +40,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Create a token, and print the command to run on the joining Mac. Any number of Macs may use
-    /// the token.
+    /// Create a token, and print the command to run on the joining Mac.
     Create {
         /// Lifetime of the token, such as 15m or 24h; 0 for a token that does not expire.
         #[arg(long, default_value = DEFAULT_TTL, value_name = "DURATION")]
         ttl: String,
+        /// Number of Macs that may join with the token. Default: no limit.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        uses: Option<u32>,
+        /// Name of the only node that may join with the token. The name may be in use: the Mac that
+        /// joins replaces the existing node.
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
         /// Description that `rooflet token list` shows.
         #[arg(long, value_name = "TEXT")]
         description: Option<String>,
@@ -54,7 +64,7 @@ enum Verb {
     List,
     /// Delete tokens. Macs that have joined are not affected.
     Delete {
-        /// Token id, the part before the dot.
+        /// Token id, which `rooflet token list` shows.
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -66,6 +76,8 @@ impl Args {
         Self {
             verb: Verb::Create {
                 ttl: DEFAULT_TTL.to_owned(),
+                uses: None,
+                node: None,
                 description: None,
                 server: None,
             },
@@ -80,10 +92,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .clone()
         .map_or_else(default_kubeconfig, KubeconfigSource::File);
     let client = objects::client(args.kubeconfig).await?;
-    let secrets: Api<Secret> = Api::namespaced(client, TOKEN_NAMESPACE);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), TOKEN_NAMESPACE);
     match args.verb {
         Verb::Create {
             ttl,
+            uses,
+            node,
             description,
             server,
         } => {
@@ -93,7 +107,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 None => reachable(&source).await?,
             };
             let (_, authorities) = server_of(&source).await?;
-            let hash = authorities
+            let authority = authorities
                 .first()
                 .and_then(|der| AuthorityHash::of(der))
                 .ok_or_else(|| {
@@ -101,30 +115,46 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                         "the kubeconfig lacks the API server's certificate authority (certificate-authority-data)"
                     )
                 })?;
+            let version = client.apiserver_version().await.map_err(ApiError::from)?;
+            let is_rooflet = version.git_version.contains("rooflet");
+            if !is_rooflet && (uses.is_some() || node.is_some()) {
+                let what =
+                    anyhow!("--uses and --node: this API server is not rooflet's, and ignores these limits");
+                return Err(Failure::new(ExitStatus::Usage, what));
+            }
+            if let Some(what) = node.iter().flat_map(|node| dns_subdomain(node)).next() {
+                return Err(Failure::new(ExitStatus::Usage, anyhow!("--node: {what}")));
+            }
             let token = BootstrapToken::generate().context("drawing a random token")?;
             let params = PostParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PostParams::default()
             };
-            let secret = secret(&token, expires, description);
+            let limits = [
+                (TOKEN_USES_KEY, uses.map(|uses| uses.to_string())),
+                (TOKEN_NODE_KEY, node),
+                ("expiration", expires.map(|at| format!("{at:.0}"))),
+                ("description", description),
+            ];
+            let secret = secret(&token, is_rooflet, limits);
             secrets.create(&params, &secret).await.map_err(ApiError::from)?;
-            let token = token.reveal();
-            ui::output(&format!(
-                "rooflet join {server} --token {token} --ca-hash {hash}\n"
-            ));
+            let token = JoinToken { authority, token }.reveal();
+            ui::output(&format!("rooflet join {server} --token {token}\n"));
         }
         Verb::List => {
             let found = secrets
                 .list(&ListParams::default().fields(&format!("type={TOKEN_SECRET_TYPE}")))
                 .await
                 .map_err(ApiError::from)?;
-            let mut table = ui::Table::new(["ID", "EXPIRES", "DESCRIPTION"]);
+            let mut table = ui::Table::new(["ID", "EXPIRES", "USES LEFT", "NODE", "DESCRIPTION"]);
             for secret in &found.items {
                 let name = secret.name_any();
                 let id = name.strip_prefix(TOKEN_SECRET_PREFIX).unwrap_or(&name).to_owned();
                 let text = |key| data(secret, key);
                 let expires = text("expiration").unwrap_or_else(|| "never".to_owned());
-                table.add_row([id, expires, text("description").unwrap_or_default()]);
+                let uses = text(TOKEN_USES_KEY).unwrap_or_else(|| "unlimited".to_owned());
+                let node = text(TOKEN_NODE_KEY).unwrap_or_else(|| "any".to_owned());
+                table.add_row([id, expires, uses, node, text("description").unwrap_or_default()]);
             }
             match table.is_empty() {
                 true => ui::progress("no tokens; create one with `rooflet token create`"),
@@ -134,7 +164,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Verb::Delete { ids } => {
             for id in ids {
                 // A whole token is accepted as well.
-                let id = id.split_once('.').map_or(id.as_str(), |(id, _)| id);
+                let whole = id.parse::<JoinToken>().map(|join| join.token);
+                let whole = whole.ok().or_else(|| id.parse().ok());
+                let id = whole.as_ref().map_or(id.as_str(), BootstrapToken::id);
                 let (name, params) = (format!("{TOKEN_SECRET_PREFIX}{id}"), DeleteParams::default());
                 match secrets.delete(&name, &params).await.map_err(ApiError::from) {
                     Ok(_) => ui::output(&format!("bootstrap token {id} deleted\n")),
@@ -174,15 +206,18 @@ fn expiry(ttl: &str, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
     }
 }
 
-fn secret(token: &BootstrapToken, expires: Option<Timestamp>, description: Option<String>) -> Secret {
+/// Returns the token's Secret. rooflet's API server needs only the hash of the secret part.
+fn secret(token: &BootstrapToken, is_hashed: bool, limits: [(&'static str, Option<String>); 4]) -> Secret {
     let fixed = [
         ("token-id", token.id().to_owned()),
-        ("token-secret", token.secret().to_owned()),
+        match is_hashed {
+            true => (TOKEN_HASH_KEY, token.secret_hash()),
+            false => ("token-secret", token.secret().to_owned()),
+        },
         ("usage-bootstrap-authentication", "true".to_owned()),
     ];
-    let expires = expires.map(|at| ("expiration", format!("{at:.0}")));
-    let description = description.map(|text| ("description", text));
-    let data = fixed.into_iter().chain(expires).chain(description);
+    let given = limits.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    let data = fixed.into_iter().chain(given);
     Secret {
         metadata: ObjectMeta {
             name: Some(token.secret_name()),

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 
 use super::check::{Check, Status, milliseconds};
-use crate::cli::agent::KUBECONFIG_FILE;
 use crate::cli::{default_kubeconfig, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_client::{ApiError, ConnectError, KubeconfigSource, connect};
+use rooflet_trust::KUBECONFIG_FILE;
 
 const NAME: &str = "API server";
 const TIMEOUT: Duration = Duration::from_secs(10);
