@@ -4,7 +4,6 @@
 //! See ARCHITECTURE.md for the map. Modules are private, so that dead code is reported; [`run`] is
 //! the only way in.
 
-mod benchmark;
 mod cli;
 mod node;
 

@@ -8,10 +8,10 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use super::event_stream::Events;
-use crate::benchmark::Sample;
 use rooflet_api::wire::WorkerStatus;
 use rooflet_base::clock::Clock;
 use rooflet_base::loopback;
+use rooflet_benchmark::Sample;
 
 /// Timeout between two chunks of an answer, including the first.
 const SILENCE: Duration = Duration::from_secs(1800);

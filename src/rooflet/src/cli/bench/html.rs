@@ -5,9 +5,9 @@ use maud::{Markup, html};
 
 use super::table::{few_rounds, label, notes};
 use super::{Cell, Report};
-use crate::benchmark::{CellReport, Metric};
 use crate::cli::ui::html as ui;
 use crate::cli::ui::html::{Anchor, Drawing, page, table};
+use rooflet_benchmark::{CellReport, Metric};
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 330.0;

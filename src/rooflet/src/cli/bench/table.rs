@@ -1,7 +1,7 @@
 //! Benchmark results as Markdown tables for a terminal.
 
 use super::{Report, counted};
-use crate::benchmark::{CellReport, LEAST_ROUNDS, Metric, TargetFigures};
+use rooflet_benchmark::{CellReport, LEAST_ROUNDS, Metric, TargetFigures};
 
 /// Significance level: a ratio counts as a difference below this probability.
 const SIGNIFICANT: f64 = 0.05;

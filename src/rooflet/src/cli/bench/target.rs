@@ -12,10 +12,10 @@ use uuid::Uuid;
 
 use super::client::{Client, Server};
 use super::prompt::{self, Length};
-use crate::benchmark::{Cell, Matrix, Sample};
 use crate::cli::bench::client::ChatRequest;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::clock::Clock;
+use rooflet_benchmark::{Cell, Matrix, Sample};
 
 /// Timeout of loading a model.
 const START: Duration = Duration::from_secs(600);

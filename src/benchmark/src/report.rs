@@ -11,19 +11,19 @@ use rooflet_base::quantile::{median, nearest};
 
 /// Result of one target in one run of a cell.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Round {
-    pub(crate) samples: Vec<Sample>,
+pub struct Round {
+    pub samples: Vec<Sample>,
     /// Errors of failed requests.
-    pub(crate) failures: Vec<String>,
+    pub failures: Vec<String>,
     /// Time from the first request to the end of the last answer.
-    pub(crate) seconds: f64,
-    pub(crate) conditions: Conditions,
+    pub seconds: f64,
+    pub conditions: Conditions,
 }
 
 /// Measured quantity of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Metric {
+pub enum Metric {
     TimeToFirstTokenSeconds,
     DecodeTokensPerSecond,
     TotalSeconds,
@@ -34,51 +34,51 @@ pub(crate) enum Metric {
 /// Quantiles of one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Quantiles {
-    pub(crate) median: Estimate,
-    pub(crate) p95: Estimate,
-    pub(crate) p99: Estimate,
-    pub(crate) samples: usize,
+pub struct Quantiles {
+    pub median: Estimate,
+    pub p95: Estimate,
+    pub p99: Estimate,
+    pub samples: usize,
     /// Number of rounds that the samples come from.
-    pub(crate) rounds: usize,
+    pub rounds: usize,
 }
 
 /// Result of one target in all runs of a cell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct TargetFigures {
+pub struct TargetFigures {
     /// Median of the token counts that the server reports.
-    pub(crate) prompt_tokens: Option<u64>,
-    pub(crate) cached_tokens: Option<u64>,
+    pub prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
     /// Metrics, without impossible answers.
-    pub(crate) metrics: BTreeMap<Metric, Quantiles>,
+    pub metrics: BTreeMap<Metric, Quantiles>,
     /// Number of answers per taint.
-    pub(crate) taints: BTreeMap<Taint, usize>,
-    pub(crate) failures: Vec<String>,
-    pub(crate) samples: Vec<Sample>,
+    pub taints: BTreeMap<Taint, usize>,
+    pub failures: Vec<String>,
+    pub samples: Vec<Sample>,
 }
 
 /// Result of one cell.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct CellReport {
+pub struct CellReport {
     #[serde(flatten)]
-    pub(crate) cell: Cell,
+    pub cell: Cell,
     /// Results in the order of the targets.
-    pub(crate) targets: Vec<TargetFigures>,
+    pub targets: Vec<TargetFigures>,
     /// Ratio of the second target to the first. Empty with one target.
-    pub(crate) ratios: BTreeMap<Metric, Ratio>,
+    pub ratios: BTreeMap<Metric, Ratio>,
 }
 
 impl Metric {
-    pub(crate) const ALL: [Self; 4] = [
+    pub const ALL: [Self; 4] = [
         Self::TimeToFirstTokenSeconds,
         Self::DecodeTokensPerSecond,
         Self::TotalSeconds,
         Self::ThroughputTokensPerSecond,
     ];
 
-    pub(crate) fn more_is_better(self) -> bool {
+    pub fn more_is_better(self) -> bool {
         match self {
             Self::TimeToFirstTokenSeconds | Self::TotalSeconds => false,
             Self::DecodeTokensPerSecond | Self::ThroughputTokensPerSecond => true,
@@ -107,7 +107,7 @@ impl Metric {
 
 impl CellReport {
     /// Creates the report from the rounds of each target, in the same order for all targets.
-    pub(crate) fn new(matrix: &Matrix, cell: Cell, rounds: &[Vec<Round>]) -> Self {
+    pub fn new(matrix: &Matrix, cell: Cell, rounds: &[Vec<Round>]) -> Self {
         let targets: Vec<TargetFigures> = rounds
             .iter()
             .map(|rounds| TargetFigures::new(matrix, &cell, rounds))
@@ -131,11 +131,11 @@ impl CellReport {
         }
     }
 
-    pub(crate) fn has_failures(&self) -> bool {
+    pub fn has_failures(&self) -> bool {
         self.targets.iter().any(|target| !target.failures.is_empty())
     }
 
-    pub(crate) fn has_impossible(&self) -> bool {
+    pub fn has_impossible(&self) -> bool {
         self.targets
             .iter()
             .any(|target| target.taints.contains_key(&Taint::Impossible))
@@ -203,7 +203,7 @@ impl TargetFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::benchmark::PromptState;
+    use crate::PromptState;
 
     fn sample(first: f64, total: f64) -> Sample {
         Sample {

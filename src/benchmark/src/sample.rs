@@ -16,38 +16,38 @@ const LEAST_READS: u64 = 4;
 /// Measured answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Sample {
+pub struct Sample {
     /// `None` if the server does not report it.
-    pub(crate) prompt_tokens: Option<u64>,
-    pub(crate) cached_tokens: Option<u64>,
-    pub(crate) completion_tokens: u64,
+    pub prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub completion_tokens: u64,
     /// True if the server reported no usage, so that stream chunks were counted.
-    pub(crate) counted_pieces: bool,
-    pub(crate) reasoning_tokens: u64,
+    pub counted_pieces: bool,
+    pub reasoning_tokens: u64,
     /// Number of network reads that contained text.
-    pub(crate) reads: u64,
+    pub reads: u64,
     /// Tokens that arrived with the first read.
-    pub(crate) first_tokens: u64,
+    pub first_tokens: u64,
     /// `None` for an answer that is not streamed.
-    pub(crate) time_to_first_token_seconds: Option<f64>,
-    pub(crate) total_seconds: f64,
+    pub time_to_first_token_seconds: Option<f64>,
+    pub total_seconds: f64,
 }
 
 /// Conditions of the machine during a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Conditions {
+pub struct Conditions {
     /// True if the machine was throttled.
-    pub(crate) throttled: bool,
-    pub(crate) on_battery: bool,
+    pub throttled: bool,
+    pub on_battery: bool,
     /// Upper limit of tokens per second per stream, from the memory bandwidth. `None` if model or
     /// machine are unknown.
-    pub(crate) ceiling: Option<f64>,
+    pub ceiling: Option<f64>,
 }
 
 /// Reason why a run does not measure the requested condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Taint {
+pub enum Taint {
     /// Faster than memory bandwidth allows. The answer is excluded.
     Impossible,
     /// Part of the prompt was cached in the cold state.
@@ -65,7 +65,7 @@ pub(crate) enum Taint {
 }
 
 impl Taint {
-    pub(crate) fn description(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Impossible => "faster than the memory bandwidth allows",
             Self::CacheHit => "prompt was cached in the cold state",
@@ -83,7 +83,7 @@ impl Taint {
 impl Sample {
     /// Returns the tokens per second after the first token. Tokens that arrived together with the
     /// first are excluded.
-    pub(crate) fn decode_tokens_per_second(&self) -> Option<f64> {
+    pub fn decode_tokens_per_second(&self) -> Option<f64> {
         let decoding = self.total_seconds - self.time_to_first_token_seconds?;
         let decoded = self.completion_tokens.saturating_sub(self.first_tokens);
         let is_measurable = self.reads >= LEAST_READS && decoded > 0 && decoding > 0.0;
@@ -91,7 +91,7 @@ impl Sample {
     }
 
     /// Taints of the sample for a cell, the requested tokens and the conditions of the run.
-    pub(super) fn taints(&self, cell: &Cell, tokens: u32, conditions: &Conditions) -> Vec<Taint> {
+    pub(crate) fn taints(&self, cell: &Cell, tokens: u32, conditions: &Conditions) -> Vec<Taint> {
         let mut taints = Vec::new();
         let mut note = |found: bool, taint| {
             if found {

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// State of the server's prefix cache for a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum PromptState {
+pub enum PromptState {
     /// Not cached: the prompt was never sent before.
     Cold,
     /// Cached on disk only: the prompt was answered before, and other prompts since then.
@@ -22,7 +22,7 @@ pub(crate) enum PromptState {
 impl PromptState {
     /// Returns true if the state requires a server that the benchmark starts itself, with a prefix
     /// cache on disk.
-    pub(crate) fn needs_files(self) -> bool {
+    pub fn needs_files(self) -> bool {
         match self {
             Self::Warm | Self::Restart => true,
             Self::Cold | Self::Hot => false,
@@ -44,33 +44,33 @@ impl fmt::Display for PromptState {
 /// Whole benchmark.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Matrix {
+pub struct Matrix {
     /// Prompt lengths in tokens.
-    pub(crate) contexts: Vec<u32>,
-    pub(crate) states: Vec<PromptState>,
+    pub contexts: Vec<u32>,
+    pub states: Vec<PromptState>,
     /// Numbers of concurrent requests.
-    pub(crate) concurrency: Vec<u32>,
+    pub concurrency: Vec<u32>,
     /// Streamed answers (true), complete answers (false), or both.
-    pub(crate) streaming: Vec<bool>,
-    pub(crate) runs: u32,
+    pub streaming: Vec<bool>,
+    pub runs: u32,
     /// Tokens requested for each answer.
-    pub(crate) tokens: u32,
+    pub tokens: u32,
 }
 
 /// Combination of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Cell {
-    pub(crate) context_tokens: u32,
-    pub(crate) state: PromptState,
-    pub(crate) concurrency: u32,
-    pub(crate) streaming: bool,
+pub struct Cell {
+    pub context_tokens: u32,
+    pub state: PromptState,
+    pub concurrency: u32,
+    pub streaming: bool,
 }
 
 impl Matrix {
     /// Returns the matrix of a published study of prefix caches: prompts of 1k to 32k tokens, cold,
     /// warm and hot, three runs.
-    pub(crate) fn cache_study() -> Self {
+    pub fn cache_study() -> Self {
         Self {
             contexts: [1, 2, 4, 8, 16, 32].map(|k| k * 1024).to_vec(),
             states: vec![PromptState::Cold, PromptState::Warm, PromptState::Hot],
@@ -82,7 +82,7 @@ impl Matrix {
     }
 
     /// Returns all combinations. Short prompts come first, so that the first results appear early.
-    pub(crate) fn cells(&self) -> Vec<Cell> {
+    pub fn cells(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for &context_tokens in &self.contexts {
             for &state in &self.states {
@@ -106,7 +106,7 @@ impl Cell {
     /// Estimates the duration of the cell's requests to one target, in seconds. `prefill` and
     /// `decode` are the tokens per second of the trial. Concurrent requests are assumed to share
     /// the machine without any gain from batching.
-    pub(crate) fn seconds(&self, matrix: &Matrix, prefill: f64, decode: f64) -> f64 {
+    pub fn seconds(&self, matrix: &Matrix, prefill: f64, decode: f64) -> f64 {
         let prefill_time = f64::from(self.context_tokens) / prefill;
         let decode_time = f64::from(matrix.tokens) / decode;
         let runs = f64::from(matrix.runs);

@@ -16,7 +16,7 @@ const SEED: u64 = 7;
 /// Minimum number of rounds for a 95 % statement. With fewer rounds, no interval between observed
 /// values contains the median that often. Even if all rounds favour the same target, this happens
 /// by chance in more than 5 % of cases.
-pub(crate) const LEAST_ROUNDS: usize = 6;
+pub const LEAST_ROUNDS: usize = 6;
 /// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_964;
 
@@ -24,24 +24,24 @@ const Z: f64 = 1.959_964;
 /// largest value. No interval extends beyond the largest value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Estimate {
-    pub(crate) value: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+pub struct Estimate {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
 }
 
 /// Ratio of one target to another.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Ratio {
+pub struct Ratio {
     /// Geometric mean of second over first over the rounds, with its 95 % confidence interval.
     /// Unbounded for one round.
     #[serde(flatten)]
-    pub(crate) of: Estimate,
+    pub of: Estimate,
     /// Probability of a ratio at least as far from 1 if the targets are equal, from a sign-flip
     /// test over the rounds.
-    pub(crate) p: f64,
-    pub(crate) rounds: usize,
+    pub p: f64,
+    pub rounds: usize,
 }
 
 /// Returns the value that `fraction` of all values do not exceed, or the midpoint if two values
@@ -55,7 +55,7 @@ fn quantile(sorted: &[f64], fraction: f64) -> f64 {
 
 /// Estimates a quantile. `None` without values. The bootstrap resamples rounds, because values of
 /// one round are correlated.
-pub(super) fn estimate(rounds: &[Vec<f64>], fraction: f64) -> Option<Estimate> {
+pub(crate) fn estimate(rounds: &[Vec<f64>], fraction: f64) -> Option<Estimate> {
     let rounds: Vec<&Vec<f64>> = rounds.iter().filter(|round| !round.is_empty()).collect();
     let all = |rounds: &[&Vec<f64>]| sorted(rounds.iter().copied().flatten().copied());
     let values = all(&rounds);
@@ -117,7 +117,7 @@ fn student(degrees: usize) -> f64 {
 }
 
 /// Returns the ratio over the rounds that both targets completed, or `None` if there are none.
-pub(super) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
+pub(crate) fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let logs: Vec<f64> = pairs
         .iter()
         .filter(|(first, second)| *first > 0.0 && *second > 0.0)
