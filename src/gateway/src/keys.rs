@@ -18,6 +18,7 @@ mod ring;
 mod usage;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Request, State};
@@ -57,8 +58,8 @@ const METRICS_PATH: &str = "/metrics";
 #[derive(Clone)]
 pub(crate) struct Keys {
     ring: Arc<Mutex<KeyRing>>,
-    /// `None` in a gateway without an API server.
-    cache: Option<Cache<ApiKey>>,
+    /// True once `ring` contains all keys of the API server.
+    are_read: Arc<AtomicBool>,
     /// True if every request needs a key. Otherwise a request may come without one, but a key of
     /// the fleet that it presents must be valid.
     are_required: bool,
@@ -73,7 +74,7 @@ impl Keys {
     pub(crate) fn none(clock: Clock) -> Self {
         Self {
             ring: Arc::new(Mutex::new(KeyRing::new(""))),
-            cache: None,
+            are_read: Arc::new(AtomicBool::new(true)),
             are_required: false,
             denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
             clock,
@@ -96,7 +97,7 @@ impl Keys {
         let cache: Cache<ApiKey> = watch(tasks, Api::all(client.clone()), config, &clock, &changes);
         let keys = Self {
             ring: Arc::new(Mutex::new(KeyRing::new(identity))),
-            cache: Some(cache.clone()),
+            are_read: Arc::default(),
             are_required,
             denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
             clock,
@@ -105,6 +106,10 @@ impl Keys {
         let (follower, mut changed_rx, stop) = (keys.clone(), changes.subscribe(), tasks.stop_token());
         let feed = cache.feed();
         tasks.spawn_detached(async move {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = cache.synced() => {}
+            }
             loop {
                 changed_rx.mark_unchanged();
                 for change in feed.take() {
@@ -114,6 +119,7 @@ impl Keys {
                         change.object.as_ref(),
                     );
                 }
+                follower.are_read.store(true, Ordering::Release);
                 tokio::select! {
                     () = stop.cancelled() => return,
                     _ = changed_rx.changed() => {}
@@ -147,7 +153,7 @@ impl Keys {
                 true => Err(self.denied("UnknownKey", denial::of_key(&ring::KeyError::Unknown, "…"))),
             };
         };
-        if self.cache.as_ref().is_some_and(|cache| !cache.is_synced()) {
+        if !self.are_read.load(Ordering::Acquire) {
             return Err(ApiError::unavailable(
                 ErrorCode::ModelUnavailable,
                 "The gateway has not read the API keys yet. Retry shortly.",
