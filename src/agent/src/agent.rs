@@ -415,6 +415,7 @@ impl Agent {
             quiet_hours: self.config.quiet_hours.clone(),
             wired: shared.wired.clone(),
             // The chip of a simulated machine is not the one that computes.
+            is_anonymous: self.config.is_anonymous,
             matrix_unit_kernels: match &self.config.simulated {
                 Some(_) => None,
                 None => self.config.matrix_unit_kernels,

@@ -28,6 +28,8 @@ pub struct AgentConfig {
     pub tls: Option<AgentTls>,
     /// Web origins whose pages may send requests to the agent.
     pub allowed_origins: AllowedOrigins,
+    /// True if the HTTP server listens beyond loopback and accepts clients without a certificate.
+    pub is_anonymous: bool,
     /// Times at which the machine does not serve.
     pub quiet_hours: QuietHours,
     /// Path of the rooflet binary that runs workers and the probe.

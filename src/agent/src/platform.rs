@@ -193,6 +193,7 @@ mod tests {
             quiet_hours: Default::default(),
             engine: "mlx 0.0.0".to_owned(),
             matrix_unit_kernels: None,
+            is_anonymous: false,
             program: "/bin/rooflet".into(),
             grace: Duration::ZERO,
             answer_grace: Duration::ZERO,

@@ -57,6 +57,8 @@ pub mod condition_type {
     pub const MEMORY_REDUCED: &str = "MemoryReduced";
     /// The GPU has matrix units, and the engine does not use them.
     pub const MATRIX_UNITS_UNUSED: &str = "MatrixUnitsUnused";
+    /// Every client that reaches the agent over the network can send requests.
+    pub const ANONYMOUS_ACCESS: &str = "AnonymousAccess";
     /// The machine must be restarted.
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
     /// The replica will be evicted after its replacement is ready.

@@ -69,6 +69,7 @@ pub(crate) fn conditions<'a>(
         low_power_mode(facts),
         memory_reduced(facts, before),
         matrix_units_unused(facts),
+        anonymous_access(facts),
         Some(probe_fresh(facts, now)),
     ]
     .into_iter()
@@ -216,6 +217,19 @@ fn matrix_units_unused<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
             NodeCondition::new(kind, Truth::False, "MatrixUnitsUsed", "")
         }
     })
+}
+
+/// Returns `None` if clients authenticate, or if the agent serves this machine only.
+fn anonymous_access<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
+    let message =
+        "the agent was started with --allow-anonymous: every client that reaches it can send requests";
+    let condition = NodeCondition::new(
+        condition_type::ANONYMOUS_ACCESS,
+        Truth::True,
+        "AllowAnonymous",
+        message,
+    );
+    facts.is_anonymous.then_some(condition)
 }
 
 /// Returns `None` for a machine without a lid.

@@ -22,6 +22,8 @@ pub struct NodeFacts<'a> {
     /// True if the engine has kernels for the matrix units of GPUs. `None` if workers do not compute
     /// on a GPU of this machine.
     pub matrix_unit_kernels: Option<bool>,
+    /// True if every client that reaches the machine over the network can send requests.
+    pub is_anonymous: bool,
     pub endpoint: &'a str,
     pub probe: &'a ProbeState,
     pub reports: &'a Reports,

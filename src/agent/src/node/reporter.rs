@@ -51,6 +51,7 @@ pub(crate) struct NodeReporter {
     pub quiet_hours: QuietHours,
     pub(crate) wired: WiredWatch,
     pub matrix_unit_kernels: Option<bool>,
+    pub is_anonymous: bool,
     pub simulated: Option<SimulatedMachine>,
     pub clock: Clock,
     pub cache: Cache<FleetNode>,
@@ -164,6 +165,7 @@ impl NodeReporter {
             leaked,
             quiet: self.quiet_hours.contain(self.clock.time_of_day()),
             matrix_unit_kernels: self.matrix_unit_kernels,
+            is_anonymous: self.is_anonymous,
             endpoint: &self.endpoint,
             probe: &self.probe_rx.latest(),
             reports: &self.reports_rx.latest(),
@@ -198,6 +200,7 @@ impl NodeReporter {
             condition_type::LOW_POWER_MODE,
             condition_type::MEMORY_REDUCED,
             condition_type::MATRIX_UNITS_UNUSED,
+            condition_type::ANONYMOUS_ACCESS,
             condition_type::PROBE_FRESH,
         ] {
             let (was, is) = (

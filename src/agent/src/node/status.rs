@@ -197,6 +197,7 @@ mod tests {
             leaked: None,
             quiet: false,
             matrix_unit_kernels: None,
+            is_anonymous: false,
             endpoint: "http://127.0.0.1:1",
             probe: &probe,
             reports: &reports,
@@ -388,6 +389,15 @@ mod tests {
                 "{message}"
             );
         }
+    }
+
+    #[test]
+    fn anonymous_access_is_a_condition() {
+        check(
+            |facts| facts.is_anonymous = true,
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             QuietHours=False/ServingHours AnonymousAccess=True/AllowAnonymous ProbeFresh=False/NotMeasured",
+        );
     }
 
     #[test]

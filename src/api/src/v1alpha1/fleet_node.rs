@@ -174,8 +174,8 @@ pub struct FleetNodeStatus {
     /// Number of replicas on the node.
     pub replicas: i32,
     /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent,
-    /// QuietHours, LowPowerMode, MemoryReduced, MatrixUnitsUnused, WiredMemoryLeaked,
-    /// RebootRequired, ProbeFresh, VersionSkew, Drained. Some conditions act as taints: see
+    /// QuietHours, LowPowerMode, MemoryReduced, MatrixUnitsUnused, AnonymousAccess,
+    /// WiredMemoryLeaked, RebootRequired, ProbeFresh, VersionSkew, Drained. Some conditions act as taints: see
     /// docs/node-conditions.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]

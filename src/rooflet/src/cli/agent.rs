@@ -260,6 +260,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         })?,
         engine: engine(),
         matrix_unit_kernels: matrix_unit_kernels(),
+        is_anonymous: !args.listen.ip().is_loopback() && fleet_tls.is_none(),
         grace: Duration::from_secs(args.grace_seconds),
         answer_grace: Duration::from_secs(args.answer_grace_seconds),
         keep_workers: args.keep_workers,

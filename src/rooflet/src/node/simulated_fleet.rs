@@ -125,6 +125,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         quiet_hours: machine.class.quiet_hours.clone(),
         engine: "none".to_owned(),
         matrix_unit_kernels: None,
+        is_anonymous: false,
         program: fleet.program.clone(),
         grace: GRACE,
         answer_grace: ANSWER_GRACE,

@@ -213,6 +213,7 @@ impl World<'_> {
                 .quiet_hours
                 .contain(state.time_of_day(self.clock())),
             matrix_unit_kernels: None,
+            is_anonymous: false,
             endpoint: &endpoint,
             probe: &probe,
             reports: &state.reports,
