@@ -8,3 +8,4 @@ mod plan;
 mod selftest;
 mod service;
 mod simulate;
+mod top;

@@ -6,12 +6,11 @@ mod claim;
 mod crd;
 mod credentials;
 pub(crate) mod doctor;
-mod events;
 mod failure;
 mod fit;
-mod logs;
 mod nodes;
 mod objects;
+mod observation;
 mod plan;
 #[cfg(feature = "mlx")]
 mod probe;
@@ -48,6 +47,7 @@ use rooflet_telemetry::logging::{self, LogFormat};
 
 use self::credentials::{join, key, leave, token};
 use self::nodes::{cordon, drain};
+use self::observation::{events, logs, top};
 use self::service::ServiceArgs;
 use rooflet_launchd::Daemon;
 
@@ -95,6 +95,11 @@ enum Command {
     Logs(logs::Args),
     /// Print events, changed conditions and worker exits in the order of time.
     Events(events::Args),
+    /// Show the fleet live in the terminal, or once: Macs, replicas, deployments, events.
+    ///
+    /// With --once or --output, and if standard output is not a terminal, the command prints the
+    /// tables and exits. Press ? in the live view for its keys.
+    Top(top::Args),
     /// Mark nodes as unschedulable.
     Cordon(cordon::Args),
     /// Mark nodes as schedulable.
@@ -212,6 +217,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
         Command::Doctor(args) => return block_on(doctor::run(args)),
+        Command::Top(args) => return block_on(top::run(args)),
         Command::Server(ServiceArgs { verb: Some(verb), .. }) => {
             return block_on(service::run(Daemon::Server, verb));
         }

@@ -22,7 +22,7 @@ const VARIABLES: [(&str, &str); 7] = [
         "ROOFLET_LOG",
         "log filter, such as `info`, `debug` or `rooflet_agent=debug` (default `info`)",
     ),
-    ("NO_COLOR", "any value: no colours in log lines"),
+    ("NO_COLOR", "any value: no colours in log lines and in `top`"),
     (
         "HF_ENDPOINT",
         "hub for `hf://` models (default `https://huggingface.co`; [hub.md](../hub.md))",

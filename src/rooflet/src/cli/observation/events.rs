@@ -13,9 +13,9 @@ use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
 use self::timeline::{Focus, Objects, Timeline};
-use super::ui::Table;
-use super::ui::output::Output;
-use super::{Failure, objects};
+use crate::cli::ui::Table;
+use crate::cli::ui::output::Output;
+use crate::cli::{Failure, objects};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;

@@ -9,7 +9,7 @@ use camino::Utf8PathBuf;
 use futures::StreamExt;
 use kube::Api;
 
-use super::{Failure, objects, ui};
+use crate::cli::{Failure, objects, ui};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_client::ApiError;
 use rooflet_host::Host;

@@ -1,0 +1,5 @@
+//! Verbs that show the running fleet: its logs, its events, and a live view.
+
+pub(super) mod events;
+pub(super) mod logs;
+pub(super) mod top;
