@@ -1,0 +1,59 @@
+// Use of a Mac's memory and bandwidth by its replicas. Pure.
+
+import type { FleetNode, ModelReplica } from '../api/kinds';
+import { parseQuantity } from '../format/quantity';
+
+export interface Usage {
+  /** Memory that models may use, in bytes. */
+  memoryLimit?: number;
+  /** Memory that replicas have reserved, in bytes. */
+  memoryReserved: number;
+  /** Part of `memoryReserved` with loaded weights, in bytes. */
+  memoryLoaded: number;
+  /** Share of the chip's time, and thus of the bandwidth, that replicas have reserved, in percent. */
+  bandwidthReserved: number;
+  /** Part of `bandwidthReserved` of replicas with in-flight requests, in percent. */
+  bandwidthActive: number;
+  replicas: number;
+  ready: number;
+  running: number;
+  waiting: number;
+}
+
+/** Phases in which a replica occupies its node. */
+const FINISHED = new Set(['Succeeded', 'Failed']);
+
+export function usageOf(node: FleetNode | undefined, replicas: Iterable<ModelReplica>): Usage {
+  const usage: Usage = {
+    memoryLimit: parseQuantity(node?.status?.allocatable?.memory),
+    memoryReserved: 0, memoryLoaded: 0, bandwidthReserved: 0, bandwidthActive: 0,
+    replicas: 0, ready: 0, running: 0, waiting: 0,
+  };
+  for (const { status } of replicas) {
+    usage.replicas += 1;
+    if (!status || FINISHED.has(status.phase)) continue;
+    const running = status.requests?.running ?? 0;
+    const chipTime = status.admission?.admitted ? status.admission.chipTimePercent : 0;
+    usage.memoryReserved += parseQuantity(status.reservedMemory) ?? 0;
+    usage.memoryLoaded += status.model?.weightsBytes ?? 0;
+    usage.bandwidthReserved += chipTime;
+    usage.bandwidthActive += running > 0 ? chipTime : 0;
+    usage.ready += status.phase === 'Ready' ? 1 : 0;
+    usage.running += running;
+    usage.waiting += status.requests?.waiting ?? 0;
+  }
+  return usage;
+}
+
+/** Bandwidth of a Mac, in bytes per second. A nominal figure is never returned as measured. */
+export interface BandwidthFigures {
+  measured?: number;
+  nominal?: number;
+}
+
+export function bandwidthOf(node: FleetNode): BandwidthFigures {
+  return {
+    measured: node.status?.probe?.read?.medianBytesPerSecond,
+    nominal: node.status?.dataSheet?.memoryBytesPerSecond,
+  };
+}

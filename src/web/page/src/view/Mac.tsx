@@ -1,0 +1,154 @@
+// One Mac: roofline, use, measurements, replicas, conditions, events.
+
+import { useMemo, useState } from 'preact/hooks';
+import type { FleetNode, ModelReplica } from '../api/kinds';
+import { schedule } from '../actions';
+import { nodeHealth } from '../fleet/health';
+import { parseQuantity } from '../format/quantity';
+import { bandwidth, bytes, number, percent, plural, seconds, UNKNOWN } from '../format/text';
+import { href } from '../router';
+import { nodes, replicas, replicasOn, usage } from '../store';
+import { BarLegend, UsageBar } from '../ui/Bar';
+import { Conditions } from '../ui/Conditions';
+import { Dialog } from '../ui/Dialog';
+import { ObjectEvents } from '../ui/ObjectEvents';
+import { Columns, Facts, ObjectHead, Panel } from '../ui/Panel';
+import { RooflinePicture } from '../ui/RooflinePicture';
+import { Age, Empty, Loaded, State } from '../ui/State';
+import { useAllowed, useTitle } from '../ui/use';
+import { chipText } from './Fleet';
+import { ReplicaTable } from './Replicas';
+
+type Question = 'cordon' | 'uncordon' | 'drain';
+
+export function Mac({ name }: { name: string }) {
+  useTitle(name);
+  const placed = replicas.objects.value;
+  const node = nodes.objects.value.items.get(name);
+  const own = useMemo(() => [...replicasOn(name).values()], [placed, name]);
+  return (
+    <Loaded of={[nodes, replicas]}>
+      {node ? <Details node={node} own={own} /> : (
+        <Empty title={`The fleet has no Mac ${name}`}><a href={href('macs')}>Show all Macs</a></Empty>
+      )}
+    </Loaded>
+  );
+}
+
+function Details({ node, own }: { node: FleetNode; own: ModelReplica[] }) {
+  const [question, setQuestion] = useState<Question>();
+  const mayPatch = useAllowed('patch', 'fleetnodes');
+  const { status, spec } = node;
+  const used = usage(node);
+  const capacity = parseQuantity(status?.capacity?.memory);
+  const simulated = node.metadata.labels?.['rooflet.dev/simulated'] === 'true';
+  const stopped = spec.unschedulable || spec.drain;
+  return (
+    <>
+      <ObjectHead
+        back="Fleet" backTo={href('macs')} title={node.metadata.name} state={<State health={nodeHealth(node)} />}
+        actions={mayPatch && (
+          <>
+            <button type="button" class="button" onClick={() => setQuestion(stopped ? 'uncordon' : 'cordon')}>{stopped ? 'Uncordon' : 'Cordon'}</button>
+            <button type="button" class="button" disabled={spec.drain} onClick={() => setQuestion('drain')}>Drain</button>
+          </>
+        )}
+      >
+        {chipText(node)} · {bytes(capacity)} {simulated ? <span class="tag">simulated</span> : <> · {status?.nodeInfo?.operatingSystem ?? UNKNOWN}</>}
+      </ObjectHead>
+      <Columns
+        main={<Panel title="Roofline" aside={<span class="muted">decoding</span>}>
+          <RooflinePicture node={node} replicas={own} />
+        </Panel>}
+        side={<Panel title="Use" aside={<BarLegend />}>
+          <Use node={node} />
+          <Facts
+            of={[
+              ['Allocatable memory', `${bytes(used.memoryLimit)} of ${bytes(capacity)}`],
+              ['Requests', `${used.running} in flight, ${used.waiting} waiting`],
+              ['Thermal state', status?.probe && status.probe.thermalState !== 'Unknown' ? `${status.probe.thermalState} at the last probe` : UNKNOWN],
+              ['Power', status?.probe && status.probe.powerSource !== 'Unknown' ? status.probe.powerSource : UNKNOWN],
+              ['Engine', status?.nodeInfo?.engine ?? UNKNOWN],
+              ['Agent', status?.nodeInfo?.agentVersion ?? UNKNOWN],
+              ['Model identifier', status?.chip?.machineModel ?? UNKNOWN],
+            ]}
+          />
+        </Panel>}
+      />
+      <Panel title="Replicas" aside={<span class="muted">{plural(own.length, 'replica')}</span>}>
+          <ReplicaTable rows={own} label={`Replicas on ${node.metadata.name}`} onMac empty={<Empty title="No replica runs here" />} />
+      </Panel>
+      <Columns
+        main={<><Panel title="Measurements"><Measurements node={node} /></Panel><Panel title="Events"><ObjectEvents of={node} /></Panel></>}
+        side={<Panel title="Conditions"><Conditions of={status?.conditions} /></Panel>}
+      />
+      {question && <Question node={node} own={own} kind={question} onClose={() => setQuestion(undefined)} />}
+    </>
+  );
+}
+
+function Use({ node }: { node: FleetNode }) {
+  const used = usage(node);
+  const limit = used.memoryLimit;
+  return (
+    <div class="uses">
+      <div class="use">
+        <span>Memory</span><b>{bytes(used.memoryReserved)}</b><span class="muted">of {bytes(limit)} reserved, {bytes(used.memoryLoaded)} loaded</span>
+        <UsageBar used={used.memoryLoaded} reserved={used.memoryReserved} limit={limit} label={`${bytes(limit === undefined ? undefined : limit - used.memoryReserved)} of memory free`} />
+      </div>
+      <div class="use">
+        <span>Bandwidth</span><b>{percent(used.bandwidthReserved)}</b><span class="muted">reserved, {percent(used.bandwidthActive)} in use</span>
+        <UsageBar used={used.bandwidthActive} reserved={used.bandwidthReserved} limit={100} label={`${percent(100 - used.bandwidthReserved)} of the bandwidth free`} />
+      </div>
+    </div>
+  );
+}
+
+function Measurements({ node }: { node: FleetNode }) {
+  const { probe, dataSheet } = node.status ?? {};
+  const spec: [string, preact.ComponentChildren][] = dataSheet
+    ? [['Data sheet', <span class="nominal-text">{bandwidth(dataSheet.memoryBytesPerSecond)}, not measured</span>], ['Source', <span class="nominal-text">{dataSheet.source}</span>]]
+    : [['Data sheet', 'none for this chip']];
+  if (!probe) {
+    return (
+      <>
+        <p class="muted">No figure of this Mac is measured{node.metadata.labels?.['rooflet.dev/simulated'] === 'true' ? ': the machine is simulated.' : ' yet. The agent probes an idle Mac.'}</p>
+        <Facts of={spec} />
+      </>
+    );
+  }
+  const rate = (figure: { medianBytesPerSecond: number; p10BytesPerSecond: number; p90BytesPerSecond: number; steady: boolean } | undefined) =>
+    figure && <>{bandwidth(figure.medianBytesPerSecond)} <span class="muted">({number(figure.p10BytesPerSecond / 1e9)} to {number(figure.p90BytesPerSecond / 1e9)}{figure.steady ? '' : ', unsteady'})</span></>;
+  const flops = (spread: { median: number } | undefined) => spread && `${number(spread.median / 1e12)} TFLOPS`;
+  const rows: [string, preact.ComponentChildren][] = [
+    ['Read', rate(probe.read)], ['Copy', rate(probe.copy)], ['Triad', rate(probe.triad)], ['4-bit matrix-vector', rate(probe.qmv)],
+    ['Dense matrix product', flops(probe.matmulFlopsPerSecond)], ['4-bit matrix product', flops(probe.quantizedMatmulFlopsPerSecond)],
+    ['Sustained load', probe.sustained && `${percent(probe.sustained.thermalFactor * 100)} of the first rate after ${seconds(probe.sustained.seconds)}`],
+    ['Disk read', rate(probe.diskRead)],
+    ['Plausibility', probe.plausibility?.message],
+    ['Measured', <><Age at={probe.measuredAt} /> ago, with {probe.engine}</>],
+  ];
+  return <Facts of={[...rows.filter(([, value]) => value), ...spec]} />;
+}
+
+function Question({ node, own, kind, onClose }: { node: FleetNode; own: ModelReplica[]; kind: Question; onClose: () => void }) {
+  const name = node.metadata.name;
+  const title = { cordon: `Cordon ${name}?`, uncordon: `Uncordon ${name}?`, drain: `Drain ${name}?` }[kind];
+  const running = own.reduce((sum, replica) => sum + (replica.status?.requests?.running ?? 0), 0);
+  return (
+    <Dialog
+      title={title} confirm={{ cordon: 'Cordon', uncordon: 'Uncordon', drain: 'Drain' }[kind]} danger={kind === 'drain'} onClose={onClose}
+      onConfirm={() => schedule(node, { unschedulable: kind !== 'uncordon', drain: kind === 'drain' })}
+    >
+      {kind === 'cordon' && <p>The scheduler places no new replica on this Mac. {plural(own.length, 'replica')} on it {own.length === 1 ? 'stays' : 'stay'}.</p>}
+      {kind === 'uncordon' && <p>The scheduler may place replicas on this Mac again.{node.spec.drain && ' The drain ends.'}</p>}
+      {kind === 'drain' && (
+        <>
+          <p>The Mac is cordoned. {plural(own.length, 'replica')} on it {own.length === 1 ? 'moves' : 'move'} to Macs that have room, within <code>maxUnavailable</code> and the throughput floor of each deployment. {plural(running, 'in-flight request')} can finish.</p>
+          {own.length > 0 && <ul>{own.map((replica) => <li key={replica.metadata.name}>{replica.metadata.name} <span class="muted">{bytes(parseQuantity(replica.status?.reservedMemory))}</span></li>)}</ul>}
+          <p class="muted">A replica for which no other Mac has room stays here, and the condition Drained reports it.</p>
+        </>
+      )}
+    </Dialog>
+  );
+}

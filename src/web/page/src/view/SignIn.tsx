@@ -1,0 +1,46 @@
+// Sign-in with a token. `rooflet ui` opens the page with a one-time code instead.
+
+import { useState } from 'preact/hooks';
+import { signIn, signInProblem, unreachable } from '../session';
+import { useTitle } from '../ui/use';
+
+export function SignIn() {
+  useTitle('Sign in');
+  const [token, setToken] = useState('');
+  const [busy, setBusy] = useState(false);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    setBusy(true);
+    await signIn({ token: token.trim() });
+    setBusy(false);
+    setToken('');
+  };
+  return (
+    <main class="sign-in">
+      <form class="sign-in-card" onSubmit={submit}>
+        <img src="/icon.svg" alt="" width="40" height="40" />
+        <h1>Sign in to the fleet</h1>
+        {signInProblem.value && <p class="problem" role="alert">{signInProblem.value}</p>}
+        <p class="muted">Run <code>rooflet ui</code> on the machine of the control plane. It prints a link that signs you in.</p>
+        <label class="field">
+          <span>Or use a bearer token of the API server</span>
+          <input type="password" name="token" autocomplete="off" spellcheck={false} value={token} required onInput={(event) => setToken(event.currentTarget.value)} />
+        </label>
+        <button type="submit" class="button primary" disabled={busy}>{busy ? 'Signing in…' : 'Sign in'}</button>
+        <p class="note muted">The token stays in the server's memory until you sign out. The browser keeps only a session cookie.</p>
+      </form>
+    </main>
+  );
+}
+
+export function Waiting() {
+  return (
+    <main class="sign-in">
+      <div class="sign-in-card" role="status">
+        <img src="/icon.svg" alt="" width="40" height="40" />
+        <h1>{unreachable.value ? 'The server does not answer' : 'Connecting…'}</h1>
+        {unreachable.value && <p class="muted">The page tries again every two seconds. Check that <code>rooflet server</code> runs.</p>}
+      </div>
+    </main>
+  );
+}
