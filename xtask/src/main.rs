@@ -18,6 +18,7 @@ mod structure;
 mod test;
 mod test_kubernetes;
 mod up;
+mod web;
 
 use std::{env, process::ExitCode};
 
@@ -46,6 +47,8 @@ usage: cargo xtask VERB
   bench-roofline [ARG]  compare predicted and measured decode speed on this machine; ARGs are passed to
                         `rooflet bench-roofline`
   structure             check layers, import cycles, sizes and public items of the source tree
+  web [--check]         build the web page with Node; --check runs its tests and fails if the committed files
+                        are stale
   image                 build the file tree of the control plane's image; see manifests/Containerfile
   check-macos           compile the Metal kernels with libclang, and lint the code for macOS with clippy
 ";
@@ -73,6 +76,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
+        ["web"] => web::build().map(|outcome| report(&outcome)),
+        ["web", "--check"] => web::check().map(|outcome| report(&outcome)),
         ["image"] => image::run().map(|outcome| report(&outcome)),
         ["structure"] => structure::run().map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, image, setup, structure, test_kubernetes,
+    faults, image, setup, structure, test_kubernetes, web,
 };
 
 struct Check {
@@ -55,6 +55,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "chart",
         run: check_chart::run,
+    },
+    Check {
+        name: "web",
+        run: web::check,
     },
     Check {
         name: "clippy",
