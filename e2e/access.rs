@@ -1,6 +1,7 @@
 //! Roles and access reviews with kubectl.
 
 mod keys;
+mod web_page;
 
 use crate::harness::{Cluster, Kubectl, eventually};
 

@@ -210,6 +210,7 @@ fn used_port_and_second_up_are_reported() {
         data,
         taken,
         "--gateway-listen=127.0.0.1:0".into(),
+        "--web-listen=off".into(),
         model_dir.clone(),
     ]);
     assert!(
@@ -222,6 +223,7 @@ fn used_port_and_second_up_are_reported() {
         same,
         "--listen=127.0.0.1:0".into(),
         "--gateway-listen=127.0.0.1:0".into(),
+        "--web-listen=off".into(),
         model_dir,
     ]);
     assert_eq!(code, Some(69), "{reported}");
@@ -230,6 +232,7 @@ fn used_port_and_second_up_are_reported() {
     // The server locks its directory, even without `rooflet up`.
     let output = Command::new(rooflet())
         .args(["server", "--listen=127.0.0.1:0", "--gateway-listen=127.0.0.1:0"])
+        .arg("--web-listen=127.0.0.1:0")
         .arg(format!(
             "--data-dir={}",
             fleet.scratch.join("data/server").display()
@@ -324,6 +327,7 @@ fn invalid_command_line_exits_with_2() {
     for args in [
         &["serve"][..],
         &["up", "--listen=nowhere"],
+        &["server", "--web-listen=on"],
         &["worker"],
         &["agent", "--no-such-flag"],
         &["agent", "--manifest-dir=.", "--simulated-chip=M4"],
@@ -337,6 +341,12 @@ fn invalid_command_line_exits_with_2() {
     }
     for args in [
         &["server", "--gateway-listen=0.0.0.0:7480"][..],
+        &[
+            "server",
+            "--roles=web",
+            "--kubeconfig=x",
+            "--web-listen=0.0.0.0:7490",
+        ],
         &["agent", "--manifest-dir=.", "--listen=192.0.2.7:7500"],
         &["up", "--gateway-listen=0.0.0.0:7480"],
     ] {

@@ -43,6 +43,7 @@ fn every_command_of_the_tutorial_succeeds() {
                 "127.0.0.1:0".to_owned(),
                 "--gateway-listen".to_owned(),
                 gateway.clone(),
+                "--web-listen=127.0.0.1:0".to_owned(),
             ];
             let all = ["server".to_owned()].into_iter();
             let all = all

@@ -13,6 +13,7 @@ fn up_applies_asks_and_exits() {
         format!("--model-dir={}", repository("examples/models").display()),
         format!("--listen=127.0.0.1:{}", free_port()),
         format!("--gateway-listen=127.0.0.1:{}", free_port()),
+        "--web-listen=off".to_owned(),
         format!("--apply={}", repository("examples/guide.yaml").display()),
         "--ask=What is rooflet?".to_owned(),
         "--exit".to_owned(),
@@ -52,6 +53,7 @@ fn failed_apply_exits_and_cleans_up() {
         format!("--model-dir={}", repository("examples/models").display()),
         "--listen=127.0.0.1:0".to_owned(),
         "--gateway-listen=127.0.0.1:0".to_owned(),
+        "--web-listen=127.0.0.1:0".to_owned(),
         format!("--apply={}", missing.display()),
         "--exit".to_owned(),
     ];
@@ -113,6 +115,7 @@ fn up_serves_on_a_laptop_on_battery_or_with_closed_lid() {
             format!("--model-dir={}", repository("examples/models").display()),
             format!("--listen={listen}"),
             format!("--gateway-listen=127.0.0.1:{}", free_port()),
+            "--web-listen=off".to_owned(),
             format!("--apply={}", repository("examples/guide.yaml").display()),
             "--ask=What is rooflet?".to_owned(),
             "--exit".to_owned(),

@@ -55,7 +55,7 @@ async fn measure() {
     let scratch = Scratch::new();
     let simulate = format!("--simulate={}", scratch.write("fleet.yaml", FLEET).display());
     let gateway = format!("--gateway-listen=127.0.0.1:{}", free_port());
-    let plane = Plane::start(scratch, &[&simulate, &gateway]).await;
+    let plane = Plane::start(scratch, &[&simulate, &gateway, "--web-listen=off"]).await;
     plane.ready(NODES, MACS).await;
     plane.post(DEPLOYMENTS, &deployment("scaled")).await;
     plane.ready(REPLICAS, 1).await;

@@ -41,6 +41,7 @@ fn once(scratch: &Scratch) -> (Duration, Duration) {
         .arg(format!("--apply={}", repository("examples/guide.yaml").display()))
         .arg(format!("--listen=127.0.0.1:{}", free_port()))
         .arg(format!("--gateway-listen=127.0.0.1:{}", free_port()))
+        .arg("--web-listen=127.0.0.1:0")
         .args(["--node-name=node-1", "--ask=What is rooflet?", "--exit"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

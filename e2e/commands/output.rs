@@ -11,6 +11,7 @@ fn server_with_a_closed_log_pipe_stops_on_sigterm() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut server = Command::new(rooflet())
         .args(["server", "--listen=127.0.0.1:0", "--gateway-listen=127.0.0.1:0"])
+        .arg("--web-listen=127.0.0.1:0")
         .arg(format!("--data-dir={}", scratch.join("server").display()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())

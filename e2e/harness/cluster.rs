@@ -15,6 +15,8 @@ pub(crate) struct Cluster {
     pub(crate) model_dir: PathBuf,
     pub(crate) kubectl: Kubectl,
     pub(crate) gateway: Http,
+    /// URL of the web page.
+    pub(crate) web: String,
     /// `ADDR:PORT` of the API server.
     pub(crate) address: String,
     /// Working directory of the processes; dropped last.
@@ -48,11 +50,13 @@ impl Cluster {
         let kubectl = Kubectl::find(&kubeconfig, scratch.path())?;
         let address = format!("127.0.0.1:{}", free_port());
         let gateway = format!("127.0.0.1:{}", free_port());
+        let web = format!("127.0.0.1:{}", free_port());
         let mut all = vec![
             "server".to_owned(),
             format!("--data-dir={}", scratch.join("data").display()),
             format!("--listen={address}"),
             format!("--gateway-listen={gateway}"),
+            format!("--web-listen={web}"),
             format!("--kubeconfig-out={}", kubeconfig.display()),
         ];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
@@ -68,6 +72,7 @@ impl Cluster {
             model_dir: repository("examples/models"),
             kubectl,
             gateway: Http::new(format!("http://{gateway}")),
+            web: format!("http://{web}"),
             address,
             scratch,
         })

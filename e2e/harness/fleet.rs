@@ -57,6 +57,7 @@ impl Fleet {
             format!("--model-dir={}", model_dir.display()),
             format!("--listen=127.0.0.1:{api_port}"),
             format!("--gateway-listen=127.0.0.1:{gateway_port}"),
+            "--web-listen=127.0.0.1:0".to_owned(),
             "--node-name=node-1".to_owned(),
         ];
         args.extend(options.args);
@@ -88,6 +89,7 @@ impl Fleet {
             format!("--model-dir={}", repository("examples/models").display()),
             format!("--listen=127.0.0.1:{}", self.api_port),
             format!("--gateway-listen=127.0.0.1:{}", self.gateway_port),
+            "--web-listen=127.0.0.1:0".to_owned(),
             "--node-name=node-1".to_owned(),
         ];
         self.up = Process::start(args, &self.scratch.join("up.log"));
@@ -106,7 +108,7 @@ impl Fleet {
     pub(crate) fn processes(&self, name: &str) -> Vec<u32> {
         let directory = self.scratch.path().display().to_string();
         let arguments = match name {
-            "server" => " server --roles=apiserver,controller ".to_owned(),
+            "server" => " server --roles=apiserver,controller,web ".to_owned(),
             "gateway" => " server --roles=gateway ".to_owned(),
             verb => format!(" {verb} "),
         };

@@ -10,8 +10,10 @@ use base64::engine::general_purpose::STANDARD;
 use camino::Utf8PathBuf;
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use secrecy::ExposeSecret as _;
+use serde_json::Value;
 
 use super::sleep::renewing_client;
 use rooflet_base::clock::Clock;
@@ -132,6 +134,40 @@ pub fn with_token(
     client(config, clock)
 }
 
+/// Creates a client for the server of the kubeconfig that authenticates only with this bearer token.
+pub async fn connect_as(
+    source: &KubeconfigSource,
+    token: String,
+    clock: &Clock,
+) -> Result<Client, ConnectError> {
+    let mut config = config(source).await?;
+    config.auth_info = AuthInfo {
+        token: Some(token.into()),
+        ..AuthInfo::default()
+    };
+    client(config, clock)
+}
+
+/// Returns the bearer token of the kubeconfig, if the file contains one.
+pub async fn bearer_token(source: &KubeconfigSource) -> Result<Option<String>, ConnectError> {
+    let token = config(source).await?.auth_info.token;
+    Ok(token.map(|token| token.expose_secret().to_owned()))
+}
+
+/// Returns an extension of the kubeconfig's current cluster.
+pub fn cluster_extension(source: &KubeconfigSource, name: &str) -> Result<Option<Value>, ConnectError> {
+    let kubeconfig = match source {
+        KubeconfigSource::File(path) => read_file(path)?,
+        KubeconfigSource::Environment => {
+            Kubeconfig::read().map_err(|why| ConnectError::NotConfigured(single_line(&why.to_string())))?
+        }
+        KubeconfigSource::ServiceAccount => return Ok(None),
+    };
+    let extensions = current_clusters(&kubeconfig).filter_map(|cluster| cluster.extensions.as_deref());
+    let named = extensions.flatten().find(|extension| extension.name == name);
+    Ok(named.map(|found| found.extension.clone()))
+}
+
 fn client(mut config: Config, clock: &Clock) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -166,7 +202,11 @@ async fn config(source: &KubeconfigSource) -> Result<Config, ConnectError> {
 }
 
 async fn from_file(path: &Utf8PathBuf) -> Result<Config, ConnectError> {
-    match tokio::fs::metadata(path).await {
+    from_kubeconfig(read_file(path)?, path.as_str()).await
+}
+
+fn read_file(path: &Utf8PathBuf) -> Result<Kubeconfig, ConnectError> {
+    match std::fs::metadata(path) {
         Ok(_) => {}
         Err(err) if err.kind() == io::ErrorKind::NotFound => {
             return Err(ConnectError::Missing(path.clone().into()));
@@ -176,14 +216,13 @@ async fn from_file(path: &Utf8PathBuf) -> Result<Config, ConnectError> {
             return Err(ConnectError::Read { path, err });
         }
     }
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|err| {
+    Kubeconfig::read_from(path).map_err(|err| {
         if let kube::config::KubeconfigError::ReadConfig(err, path) = err {
             ConnectError::Read { path, err }
         } else {
             invalid(path.as_str(), &err)
         }
-    })?;
-    from_kubeconfig(kubeconfig, path.as_str()).await
+    })
 }
 
 async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, ConnectError> {
@@ -208,6 +247,13 @@ async fn from_kubeconfig(kubeconfig: Kubeconfig, path: &str) -> Result<Config, C
 /// Returns whether the current cluster has a `proxy-url`. Without one, the environment's proxy
 /// applies.
 fn has_proxy_url(kubeconfig: &Kubeconfig) -> bool {
+    current_clusters(kubeconfig)
+        .filter_map(|cluster| cluster.proxy_url.as_deref())
+        .any(|url| !url.is_empty())
+}
+
+/// Returns the clusters with the name that the current context refers to.
+fn current_clusters(kubeconfig: &Kubeconfig) -> impl Iterator<Item = &Cluster> {
     let current = kubeconfig.current_context.as_deref().unwrap_or_default();
     let contexts = kubeconfig.contexts.iter();
     let context = contexts
@@ -215,9 +261,8 @@ fn has_proxy_url(kubeconfig: &Kubeconfig) -> bool {
         .find_map(|named| named.context.as_ref());
     let clusters = kubeconfig.clusters.iter();
     clusters
-        .filter(|named| context.is_some_and(|context| context.cluster == named.name))
-        .filter_map(|named| named.cluster.as_ref()?.proxy_url.as_deref())
-        .any(|url| !url.is_empty())
+        .filter(move |named| context.is_some_and(|context| context.cluster == named.name))
+        .filter_map(|named| named.cluster.as_ref())
 }
 
 /// Returns whether the environment excludes this server from its proxy. kube's own configuration
@@ -315,6 +360,20 @@ mod tests {
             "{message}"
         );
         assert!(!message.contains("secret"), "{message}");
+    }
+
+    #[tokio::test]
+    async fn kubeconfig_has_token_and_extensions_of_the_current_cluster() {
+        let directory = TempDir::new();
+        let path = directory.path().join("kubeconfig");
+        let extension = ", extensions: [{name: a, extension: {url: b}}]";
+        std::fs::write(&path, kubeconfig("https://127.0.0.1:1", extension)).expect("written");
+        let source = KubeconfigSource::File(path);
+        let found = |name| cluster_extension(&source, name).expect("readable");
+        assert_eq!(found("a").expect("an extension")["url"], "b");
+        assert_eq!(found("other"), None);
+        let token = bearer_token(&source).await.expect("readable");
+        assert_eq!(token.as_deref(), Some("t"));
     }
 
     #[tokio::test]

@@ -51,6 +51,18 @@ pub fn write(
     authority: &str,
     credentials: Credentials<'_>,
 ) -> Result<(), WriteKubeconfigError> {
+    write_extended(path, server, authority, credentials, None)
+}
+
+/// Like [`write`], with an extension of the cluster: its name and its value. Other programs ignore
+/// extensions.
+pub fn write_extended(
+    path: &Path,
+    server: &str,
+    authority: &str,
+    credentials: Credentials<'_>,
+    extension: Option<(&str, Value)>,
+) -> Result<(), WriteKubeconfigError> {
     // Do not restrict the permissions of a file that another tool wrote.
     let existing = file::if_there(fs::read_to_string(path)).map_err(|source| WriteKubeconfigError::Read {
         path: path.to_owned(),
@@ -69,13 +81,17 @@ pub fn write(
             "client-key-data": STANDARD.encode(key),
         }),
     };
+    let mut cluster = json!({
+        "server": server,
+        "certificate-authority-data": STANDARD.encode(authority),
+    });
+    if let Some((name, value)) = extension {
+        cluster["extensions"] = json!([{ "name": name, "extension": value }]);
+    }
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": NAME, "cluster": {
-            "server": server,
-            "certificate-authority-data": STANDARD.encode(authority),
-        }}],
+        "clusters": [{"name": NAME, "cluster": cluster}],
         "users": [{"name": NAME, "user": user}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
         "current-context": NAME,

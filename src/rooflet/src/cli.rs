@@ -45,7 +45,7 @@ use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
 
-use self::credentials::{join, key, leave, token};
+use self::credentials::{join, key, leave, token, web_page};
 use self::nodes::{cordon, drain};
 use self::observation::{events, logs, top};
 use self::service::ServiceArgs;
@@ -57,6 +57,8 @@ pub(crate) use self::failure::Failure;
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7443";
 /// Default address of the gateway.
 pub(crate) const DEFAULT_GATEWAY_LISTEN: &str = "127.0.0.1:7480";
+/// Default address of the web page.
+pub(crate) const DEFAULT_WEB_LISTEN: &str = "127.0.0.1:7490";
 
 /// Declarative node agent and control plane for fleets of Macs that serve language models.
 #[derive(Debug, Parser)]
@@ -91,6 +93,8 @@ enum Command {
     Token(token::Args),
     /// Create, list and delete API keys of the gateway's clients, and print their use.
     Key(key::Args),
+    /// Print a link that opens the web page of this machine's server and signs in.
+    Ui(web_page::Args),
     /// Print the log of a replica on any node.
     Logs(logs::Args),
     /// Print events, changed conditions and worker exits in the order of time.
@@ -236,6 +240,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Leave(args) => block_on(leave::run(args)),
         Command::Key(args) => block_on(key::run(args)),
         Command::Token(args) => block_on(token::run(args)),
+        Command::Ui(args) => block_on(web_page::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
         Command::Events(args) => block_on(events::run(args)),
         Command::Cordon(args) => block_on(cordon::cordon(args)),

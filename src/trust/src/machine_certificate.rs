@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(10);
 /// Maximum time to wait for a signed certificate.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Lifetime of the client certificate of a gateway.
+/// Lifetime of the client certificate of a gateway or of the web page's server.
 const GATEWAY_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Lifetime of the client certificate of one command.
 const OPERATOR_LIFETIME: Duration = Duration::from_secs(600);
@@ -45,6 +45,8 @@ pub enum Purpose {
     Agent { node: String, names: Vec<String> },
     /// Authenticates a gateway to agents.
     Gateway { name: String },
+    /// Reads logs and metrics of agents.
+    Operator { name: String },
 }
 
 impl Purpose {
@@ -66,7 +68,7 @@ impl Purpose {
     fn names(&self) -> &[String] {
         match self {
             Self::Agent { names, .. } => names,
-            Self::Gateway { .. } => &[],
+            Self::Gateway { .. } | Self::Operator { .. } => &[],
         }
     }
 }
@@ -94,7 +96,7 @@ impl Held {
             || self.authorities != self.trust.nodes
             || match purpose {
                 Purpose::Agent { node, .. } => certificate.node.as_ref() != Some(node),
-                Purpose::Gateway { .. } => false,
+                Purpose::Gateway { .. } | Purpose::Operator { .. } => false,
             }
     }
 }
@@ -226,6 +228,12 @@ impl MachineCertificate {
                 },
                 KeyRequest::client(&Identity::new(Role::Gateway, name)),
             ),
+            Purpose::Operator { name } => (
+                CertificateKind::Client {
+                    lifetime: GATEWAY_LIFETIME,
+                },
+                KeyRequest::client(&Identity::new(Role::Operator, name)),
+            ),
         };
         let request = request.map_err(RequestError::Key)?;
         let certificate = sign(&self.client, kind, &request.request_pem, PATIENCE).await?;
@@ -322,7 +330,7 @@ mod tests {
     fn agent_certificate_has_each_valid_name_once() {
         let names = |address: &str, hostname: &str| match Purpose::agent("mini-1", address, hostname) {
             Purpose::Agent { names, .. } => names,
-            Purpose::Gateway { .. } => unreachable!("an agent"),
+            Purpose::Gateway { .. } | Purpose::Operator { .. } => unreachable!("an agent"),
         };
         assert_eq!(names("192.0.2.7", "Mini-1"), ["192.0.2.7", "mini-1"]);
         assert_eq!(names("2001:db8::7", "Bob's Mac"), ["2001:db8::7", "mini-1"]);

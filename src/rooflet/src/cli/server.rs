@@ -33,6 +33,7 @@ use rooflet_gateway::{AccessLog, GatewayAccess};
 use rooflet_host::{Host, sleep};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_simulation::{Scenario, machines};
+use rooflet_web::WebListen;
 
 /// Limits of `--event-ttl`.
 const MIN_EVENT_TTL: Duration = Duration::from_secs(60);
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    /// Address of the web page, or `off`. Beyond loopback, the page needs HTTPS.
+    #[arg(long, default_value = super::DEFAULT_WEB_LISTEN, value_name = "ADDR:PORT")]
+    web_listen: WebListen,
     #[command(flatten)]
     anonymous: AllowAnonymous,
     #[command(flatten)]
@@ -93,7 +97,7 @@ pub(crate) struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "apiserver,controller,gateway"
+        default_value = "apiserver,controller,gateway,web"
     )]
     roles: Vec<Role>,
     /// Kubeconfig of another API server for the roles controller and gateway. Default: the value of
@@ -139,17 +143,22 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    if args.roles.contains(&Role::Gateway) {
-        // The server's own authority issues a certificate.
-        let transport = match args.roles.contains(&Role::Apiserver) || args.local_authority {
-            true => Transport::Tls,
-            false => args.tls.transport(),
-        };
-        if !(args.require_keys && transport == Transport::Tls) {
-            args.anonymous
-                .check("--gateway-listen", args.gateway_listen, transport)
-                .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
-        }
+    // The server's own authority issues a certificate.
+    let transport = match args.roles.contains(&Role::Apiserver) || args.local_authority {
+        true => Transport::Tls,
+        false => args.tls.transport(),
+    };
+    if let (true, Some(address), Transport::Plain) =
+        (args.roles.contains(&Role::Web), args.web_listen.0, transport)
+    {
+        args.anonymous
+            .check("--web-listen", address, Transport::PlainWithSignIn)
+            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+    }
+    if args.roles.contains(&Role::Gateway) && !(args.require_keys && transport == Transport::Tls) {
+        args.anonymous
+            .check("--gateway-listen", args.gateway_listen, transport)
+            .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
     }
     let fleet = simulated(&args).map_err(|err| Failure::new(ExitStatus::Config, err))?;
     let tasks = Tasks::new();
@@ -170,6 +179,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         listen: args.listen,
         tls_sans: args.tls_san,
         gateway_listen: args.gateway_listen,
+        web_listen: args.web_listen.0.filter(|_| args.roles.contains(&Role::Web)),
         metrics_listen: args.metrics_listen,
         roles: args.roles,
         has_local_authority: args.local_authority,
@@ -237,6 +247,7 @@ fn processes(args: &Args) -> Result<Processes, Failure> {
             false => args.listen,
         },
         gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
+        web_listen: settle_web(args.web_listen)?,
         kubeconfig_out: kubeconfig_out(args),
     })
 }
@@ -248,6 +259,12 @@ pub(super) fn settle(flag: &'static str, address: SocketAddr) -> Result<SocketAd
         taken @ BindError::InUse { .. } => Failure::new(ExitStatus::Unavailable, taken),
         other @ BindError::Other { .. } => Failure::new(ExitStatus::Config, other),
     })
+}
+
+/// Like [`settle`], for the web page.
+pub(super) fn settle_web(listen: WebListen) -> Result<WebListen, Failure> {
+    let settled = listen.0.map(|address| settle("--web-listen", address));
+    settled.transpose().map(WebListen)
 }
 
 fn kubeconfig_out(args: &Args) -> Utf8PathBuf {

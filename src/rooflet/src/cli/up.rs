@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
-use super::server::settle;
+use super::server::{settle, settle_web};
 use super::{Failure, ui};
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::data_dir;
@@ -23,9 +23,11 @@ use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
+use rooflet_client::KubeconfigSource;
 use rooflet_host::cache_dir;
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_process::logs::Log;
+use rooflet_web::{WebListen, sign_in_link};
 
 /// Timeout until the control plane answers.
 const SERVER_READY: Duration = Duration::from_secs(60);
@@ -54,6 +56,9 @@ pub(crate) struct Args {
     /// Address of the OpenAI-compatible gateway.
     #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
     gateway_listen: SocketAddr,
+    /// Address of the web page, or `off`. Beyond loopback, the page has HTTPS.
+    #[arg(long, default_value = super::DEFAULT_WEB_LISTEN, value_name = "ADDR:PORT")]
+    web_listen: WebListen,
     #[command(flatten)]
     anonymous: AllowAnonymous,
     /// Web origins that may send requests to gateway and agent, such as `https://chat.example.com`;
@@ -210,6 +215,13 @@ async fn bring_up(
         .await?;
     }
     if !args.exit {
+        if layout.web_listen.0.is_some() {
+            let source = KubeconfigSource::File(layout.kubeconfig.clone());
+            let link = sign_in_link(&source, &clock).await.map_err(anyhow::Error::from)?;
+            ui::progress(&format!(
+                "web page: {link}\n  (signs in once, within 2 minutes; `rooflet ui` prints another link)"
+            ));
+        }
         next_steps(layout, model.as_deref().unwrap_or("NAME"));
     }
     Ok(())
@@ -251,6 +263,7 @@ struct Layout {
     kubeconfig: Utf8PathBuf,
     listen: SocketAddr,
     gateway_listen: SocketAddr,
+    web_listen: WebListen,
     node_name: String,
     allowed_origins: AllowedOrigins,
     let_sleep: bool,
@@ -299,6 +312,7 @@ impl Layout {
             // Ports are chosen once, because children may restart and clients remember the port.
             listen: settle("--listen", args.listen)?,
             gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
+            web_listen: settle_web(args.web_listen)?,
             node_name: super::node_name(args.node_name.clone(), &data_dir.join("agent"))?,
             allowed_origins: args.allowed_origins.clone().unwrap_or_default(),
             let_sleep: args.let_sleep,
@@ -311,10 +325,12 @@ impl Layout {
     fn server(&self) -> ChildSpec {
         let args = [
             "server".into(),
-            "--roles=apiserver,controller".into(),
+            "--roles=apiserver,controller,web".into(),
             "--stop-with-stdin".into(),
             format!("--data-dir={}", self.data_dir.join("server")),
             format!("--listen={}", self.listen),
+            format!("--gateway-listen={}", self.gateway_listen),
+            format!("--web-listen={}", self.web_listen),
             format!("--kubeconfig-out={}", self.kubeconfig),
         ];
         ChildSpec {

@@ -20,6 +20,8 @@ pub(crate) struct AllowAnonymous {
 pub(crate) enum Transport {
     Plain,
     Tls,
+    /// Plain HTTP, and every request needs a session.
+    PlainWithSignIn,
 }
 
 impl Transport {
@@ -28,6 +30,7 @@ impl Transport {
         match self {
             Self::Plain => "without a key and without encryption",
             Self::Tls => "without a key",
+            Self::PlainWithSignIn => "without encryption",
         }
     }
 
@@ -35,6 +38,7 @@ impl Transport {
     fn remedy(self) -> &'static str {
         match self {
             Self::Plain => "",
+            Self::PlainWithSignIn => ", or --tls-cert",
             Self::Tls => ", or --require-keys for a gateway",
         }
     }

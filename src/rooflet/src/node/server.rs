@@ -1,11 +1,12 @@
 //! Control plane in one process: API server, controller and gateway, or a subset of these roles.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use tokio::net::TcpListener;
 use tracing::info;
 use uuid::Uuid;
 
@@ -43,6 +44,7 @@ use rooflet_pki::{
 };
 use rooflet_store::{OpenStoreError, Store, StoreMetrics};
 use rooflet_trust::{MachineCertificate, Purpose, TrustPublisher};
+use rooflet_web::{GatewayAddress, WebConfig};
 
 /// Timeout of streams after the process was asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);
@@ -56,6 +58,8 @@ pub(crate) enum Role {
     Controller,
     /// The OpenAI-compatible URL.
     Gateway,
+    /// The web page.
+    Web,
 }
 
 /// Configuration of the control plane.
@@ -66,6 +70,8 @@ pub(crate) struct ServerConfig {
     /// Additional names and addresses in the API server's certificate.
     pub(crate) tls_sans: Vec<String>,
     pub(crate) gateway_listen: SocketAddr,
+    /// Address of the web page, for servers with the role web.
+    pub(crate) web_listen: Option<SocketAddr>,
     /// Address of health and metrics.
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) kubeconfig_out: Utf8PathBuf,
@@ -177,6 +183,12 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         Some(address) => Some(listeners::bind("--metrics-listen", address).await?),
         None => None,
     };
+    let web_listener = match config.web_listen {
+        Some(address) => Some(listeners::bind("--web-listen", address).await?),
+        None => None,
+    };
+    let web_address = web_listener.as_ref().map(TcpListener::local_addr).transpose();
+    let web_address = web_address.map_err(StartServerError::Listener)?;
     let registry = Registry::new();
     let clock = Clock::System;
 
@@ -184,7 +196,8 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         Some(listener) => {
             let address = listener.local_addr().map_err(StartServerError::Listener)?;
             let listener = listener.into_std().map_err(StartServerError::Listener)?;
-            let started = start_api_server(&config, listener, address, &clock, &registry, tasks).await?;
+            let started =
+                start_api_server(&config, listener, address, web_address, &clock, &registry, tasks).await?;
             (
                 KubeconfigSource::File(config.kubeconfig_out.clone()),
                 Some(started),
@@ -218,24 +231,58 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         };
         controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
     }
+    let certificate = |address: SocketAddr| match &serving {
+        Some(authority) if !address.ip().is_loopback() => {
+            let names = machine_names(address.ip(), config.tls_sans.clone());
+            let certificate = ServingCertificate::issue(Arc::clone(authority), names, clock.clone())?;
+            Ok(Some(Arc::new(certificate.server_config_without_clients()?)))
+        }
+        Some(_) | None => Ok::<_, StartServerError>(None),
+    };
+    // In a pod, agents have no certificates of the fleet.
+    let agent_tls = |purpose: fn(String) -> Purpose| match api_server {
+        KubeconfigSource::ServiceAccount => Ok(None),
+        KubeconfigSource::File(_) | KubeconfigSource::Environment => {
+            let tls = MachineTls::new(Revocations::default());
+            let client_config = Arc::new(tls.client_config()?);
+            let name = Host::Native.identity().hostname.to_lowercase();
+            MachineCertificate::keep(client.clone(), tls, purpose(name), None, tasks);
+            Ok::<_, StartServerError>(Some(client_config))
+        }
+    };
+    if let (Some(listener), Some(address)) = (web_listener, web_address) {
+        let files = &config.gateway_access.serving_tls;
+        // The certificate of the gateway is that of `certificate`, or of the files.
+        let gateway = match (config.gateway_listen.ip().is_loopback(), files, &serving) {
+            (_, Some(_), _) => None,
+            (true, None, _) | (false, None, None) => Some(None),
+            (false, None, Some(authority)) => Some(Some(authority.certificate_pem().to_owned())),
+        };
+        let page = WebConfig {
+            api_server: api_server.clone(),
+            gateway: gateway.map(|authority| GatewayAddress {
+                address: config.gateway_listen,
+                authority,
+            }),
+            agent_tls: agent_tls(|name| Purpose::Operator { name })?,
+            serving_tls: match address.ip().is_loopback() {
+                true => None,
+                false => files
+                    .clone()
+                    .map_or_else(|| certificate(address), |tls| Ok(Some(tls)))?,
+            },
+            names: machine_names(address.ip(), config.tls_sans.clone()),
+        };
+        rooflet_web::serve(listener, page, clock.clone(), tasks).map_err(StartServerError::Listener)?;
+    }
     if let Some(listener) = gateway_listener {
         let tracer = traces::start("rooflet-gateway", tasks.stop_token(), tasks);
         let mut access = config.gateway_access.clone();
         let address = listener.local_addr().map_err(StartServerError::Listener)?;
-        if let Some(authority) =
-            serving.filter(|_| access.serving_tls.is_none() && !address.ip().is_loopback())
-        {
-            let names = machine_names(address.ip(), config.tls_sans.clone());
-            let certificate = ServingCertificate::issue(authority, names, clock.clone())?;
-            access.serving_tls = Some(Arc::new(certificate.server_config_without_clients()?));
+        if access.serving_tls.is_none() {
+            access.serving_tls = certificate(address)?;
         }
-        // In a pod, agents have no certificates of the fleet.
-        if !matches!(api_server, KubeconfigSource::ServiceAccount) {
-            let tls = MachineTls::new(Revocations::default());
-            access.agent_tls = Some(Arc::new(tls.client_config()?));
-            let name = Host::Native.identity().hostname.to_lowercase();
-            MachineCertificate::keep(client.clone(), tls, Purpose::Gateway { name }, None, tasks);
-        }
+        access.agent_tls = agent_tls(|name| Purpose::Gateway { name })?;
         gateway::serve(listener, client, clock, tasks, &registry, tracer, access)?;
     }
     if let Some(listener) = status_listener {
@@ -272,6 +319,7 @@ async fn start_api_server(
     config: &ServerConfig,
     listener: std::net::TcpListener,
     address: SocketAddr,
+    web_address: Option<SocketAddr>,
     clock: &Clock,
     registry: &Registry,
     tasks: &Tasks,
@@ -357,22 +405,17 @@ async fn start_api_server(
     server.serve(listener, tasks).await?;
 
     // The kubeconfig is written last, so that it is usable as soon as it exists.
-    let host = if address.ip().is_unspecified() {
-        "127.0.0.1".to_owned()
-    } else {
-        address.ip().to_string()
-    };
-    let host = if host.contains(':') {
-        format!("[{host}]")
-    } else {
-        host
-    };
-    let url = format!("https://{host}:{}", address.port());
-    kubeconfig::write(
+    let mut from_here = address;
+    if address.ip().is_unspecified() {
+        from_here.set_ip(Ipv4Addr::LOCALHOST.into());
+    }
+    let url = format!("https://{from_here}");
+    kubeconfig::write_extended(
         config.kubeconfig_out.as_std_path(),
         &url,
         authority.certificate_pem(),
         Credentials::Token(&token),
+        web_address.map(rooflet_web::kubeconfig_extension),
     )?;
     info!(kubeconfig = %config.kubeconfig_out, "kubeconfig written");
     tasks.spawn("store-close", |stop| {

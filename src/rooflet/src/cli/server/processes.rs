@@ -16,6 +16,7 @@ use crate::node::server::Role;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
+use rooflet_web::WebListen;
 
 /// Interval of checks whether the API server accepts connections.
 const POLL: Duration = Duration::from_millis(50);
@@ -28,6 +29,7 @@ pub(super) struct Processes {
     pub(super) roles: Vec<Role>,
     pub(super) listen: SocketAddr,
     pub(super) gateway_listen: SocketAddr,
+    pub(super) web_listen: WebListen,
     pub(super) kubeconfig_out: Utf8PathBuf,
 }
 
@@ -96,14 +98,18 @@ impl Processes {
     }
 
     fn control_plane(&self, own: &[OsString]) -> Vec<OsString> {
-        let mut args = without(own, &["--roles", "--listen", "--gateway-listen"]);
-        let roles = match (self.has_api_server(), self.roles.contains(&Role::Controller)) {
-            (true, true) => "apiserver,controller",
-            (true, false) => "apiserver",
-            (false, _) => "controller",
-        };
-        args.push(format!("--roles={roles}").into());
+        let mut args = without(own, &["--roles", "--listen", "--gateway-listen", "--web-listen"]);
+        let names = [
+            (Role::Apiserver, "apiserver"),
+            (Role::Controller, "controller"),
+            (Role::Web, "web"),
+        ];
+        let names = names.into_iter().filter(|(role, _)| self.roles.contains(role));
+        let roles: Vec<_> = names.map(|(_, name)| name).collect();
+        args.push(format!("--roles={}", roles.join(",")).into());
         args.push(format!("--listen={}", self.listen).into());
+        args.push(format!("--gateway-listen={}", self.gateway_listen).into());
+        args.push(format!("--web-listen={}", self.web_listen).into());
         args.push(STOP_WITH_STDIN.into());
         args
     }
@@ -113,6 +119,7 @@ impl Processes {
             "--roles",
             "--listen",
             "--gateway-listen",
+            "--web-listen",
             "--metrics-listen",
             "--simulate",
         ];
@@ -185,19 +192,20 @@ mod tests {
     #[test]
     fn processes_share_all_arguments_but_roles_and_ports() {
         let all = Processes {
-            roles: vec![Role::Apiserver, Role::Controller, Role::Gateway],
+            roles: vec![Role::Apiserver, Role::Controller, Role::Gateway, Role::Web],
             listen: "127.0.0.1:1".parse().expect("an address"),
             gateway_listen: "127.0.0.1:2".parse().expect("an address"),
+            web_listen: "off".parse().expect("a value"),
             kubeconfig_out: "/d/kubeconfig".into(),
         };
         let own = args(
-            "server --data-dir /d --listen 127.0.0.1:0 --gateway-listen=127.0.0.1:0 --simulate f.yaml --kubeconfig x --let-sleep",
+            "server --data-dir /d --listen 127.0.0.1:0 --gateway-listen=127.0.0.1:0 --web-listen off --simulate f.yaml --kubeconfig x --let-sleep",
         );
         assert_eq!(
             all.control_plane(&own),
             args(
-                "server --data-dir /d --simulate f.yaml --kubeconfig x --let-sleep --roles=apiserver,controller \
-                 --listen=127.0.0.1:1 --stop-with-stdin"
+                "server --data-dir /d --simulate f.yaml --kubeconfig x --let-sleep --roles=apiserver,controller,web \
+                 --listen=127.0.0.1:1 --gateway-listen=127.0.0.1:2 --web-listen=off --stop-with-stdin"
             )
         );
         assert_eq!(
@@ -216,7 +224,7 @@ mod tests {
             remote.control_plane(&own),
             args(
                 "server --kubeconfig=x --metrics-listen 127.0.0.1:3 --roles=controller --listen=127.0.0.1:1 \
-                 --stop-with-stdin"
+                 --gateway-listen=127.0.0.1:2 --web-listen=off --stop-with-stdin"
             )
         );
         assert_eq!(

@@ -1,0 +1,119 @@
+//! Routes, and the start of the server.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{any, get};
+use rustls::{ClientConfig, ServerConfig};
+use tokio::net::TcpListener;
+use tracing::info;
+
+use super::api_proxy;
+use super::assets::Assets;
+use super::combined_watch;
+use super::connections::{GatewayAddress, Upstreams};
+use super::failures::Failures;
+use super::guard::{self, Guard};
+use super::sessions::Sessions;
+use super::sign_in;
+use super::sign_in_code::SignInCodes;
+use super::state::{Web, require_session};
+use super::upstreams;
+use rooflet_base::clock::Clock;
+use rooflet_base::task::Tasks;
+use rooflet_client::KubeconfigSource;
+use rooflet_http_server as connection;
+
+/// Interval of the search for sessions that have ended.
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// Configuration of the server.
+#[derive(Debug)]
+pub struct WebConfig {
+    /// API server. If the file contains a bearer token, the server accepts the codes of the holders
+    /// of the file.
+    pub api_server: KubeconfigSource,
+    /// Gateway of the playground. `None` if there is none.
+    pub gateway: Option<GatewayAddress>,
+    /// Connects to agents that require TLS.
+    pub agent_tls: Option<Arc<ClientConfig>>,
+    /// Serves HTTPS instead of HTTP.
+    pub serving_tls: Option<Arc<ServerConfig>>,
+    /// Names and addresses of the server, besides the loopback names and its address.
+    pub names: Vec<String>,
+}
+
+/// Serves the page on `listener` until `tasks` stop.
+pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tasks) -> io::Result<()> {
+    let address = listener.local_addr()?;
+    let has_tls = config.serving_tls.is_some();
+    let guard = Arc::new(Guard::new(address.ip(), &config.names, has_tls));
+    // Browsers send cookies to all ports of a host, so the name contains the port.
+    let prefix = if has_tls { "__Host-" } else { "" };
+    let web = Arc::new(Web {
+        api_server: config.api_server,
+        upstreams: Upstreams::new(config.gateway, config.agent_tls),
+        cookie: format!("{prefix}rooflet-session-{}", address.port()),
+        has_tls,
+        sessions: Mutex::new(Sessions::default()),
+        failures: Mutex::new(Failures::default()),
+        codes: Mutex::new(SignInCodes::new(clock.now())),
+        clock,
+        stop: tasks.stop_token(),
+    });
+    info!(%address, tls = has_tls, "serving the web page");
+    let router = router(Arc::clone(&web), guard);
+    let stop = tasks.stop_token();
+    tasks.spawn_detached(async move {
+        while stop
+            .run_until_cancelled(tokio::time::sleep(SWEEP))
+            .await
+            .is_some()
+        {
+            web.end_sessions();
+        }
+    });
+    let tls = config.serving_tls;
+    tasks.spawn("web", move |stop| {
+        Box::pin(async move {
+            match tls {
+                Some(tls) => connection::serve_tls(listener, tls, router, stop).await,
+                None => connection::serve_tcp(listener, router, stop).await,
+            }
+            Ok::<_, Infallible>(())
+        })
+    });
+    Ok(())
+}
+
+fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
+    let proxy = Router::new()
+        .route("/proxy/api/{*path}", any(api_proxy::forward_request))
+        .route("/proxy/watch", get(combined_watch::watch))
+        .route("/proxy/openai/{*path}", any(upstreams::openai))
+        .route("/proxy/metrics/gateway", get(upstreams::gateway_metrics))
+        .route("/proxy/metrics/agents/{node}", get(upstreams::agent_metrics))
+        .route("/proxy/logs/{namespace}/{name}", get(upstreams::replica_log))
+        .layer(from_fn_with_state(Arc::clone(&web), require_session));
+    let assets = Arc::new(Assets::load());
+    let session = get(sign_in::session)
+        .post(sign_in::sign_in)
+        .delete(sign_in::sign_out);
+    Router::new()
+        .route("/session", session)
+        .with_state(Arc::clone(&web))
+        .merge(proxy.with_state(web))
+        .fallback(file)
+        .with_state(assets)
+        .layer(from_fn_with_state(guard, guard::middleware))
+}
+
+async fn file(State(assets): State<Arc<Assets>>, request: Request) -> Response {
+    assets.respond(request.method(), request.uri().path(), request.headers())
+}

@@ -1,0 +1,210 @@
+//! Sign-in and sign-out.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::to_bytes;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde::Deserialize;
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::error::WebError;
+use super::sessions::{LIFETIME, random_secret};
+use super::signed_in::SignedIn;
+use super::state::Web;
+use rooflet_base::error::Chain;
+use rooflet_base::mutex::lock;
+use rooflet_client::{bearer_token, connect_as};
+
+/// Maximum size of a sign-in body.
+const MAX_BODY_BYTES: usize = 64 << 10;
+/// User of requests without credentials.
+const ANONYMOUS: &str = "system:anonymous";
+
+/// Body of a sign-in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SignIn {
+    token: Option<String>,
+    code: Option<String>,
+}
+
+/// Credential of a sign-in.
+enum Credential {
+    Token(String),
+    Code(String),
+}
+
+/// User that the API server found.
+struct User {
+    name: String,
+    groups: Vec<String>,
+    client: Client,
+}
+
+/// Handler of `POST /session`.
+pub(crate) async fn sign_in(
+    State(web): State<Arc<Web>>,
+    ConnectInfo(from): ConnectInfo<SocketAddr>,
+    request: Request,
+) -> Result<Response, WebError> {
+    let previous = web.secret(request.headers()).map(str::to_owned);
+    let credential = parse(request).await?;
+    let from = from.ip();
+    lock(&web.failures)
+        .attempt(from, &web.clock)
+        .map_err(WebError::TooManyFailures)?;
+    let outcome = user_of(&web, credential).await;
+    let is_wrong = matches!(outcome, Err(WebError::InvalidToken | WebError::InvalidCode));
+    if !is_wrong {
+        lock(&web.failures).succeeded(from);
+    }
+    let user = outcome.inspect_err(|err| warn!(client = %from, reason = err.reason(), "sign-in failed"))?;
+    info!(client = %from, user = user.name, "signed in");
+    start_session(&web, user, previous.as_deref())
+}
+
+async fn parse(request: Request) -> Result<Credential, WebError> {
+    let invalid = |what: &str| WebError::InvalidRequest(what.to_owned());
+    let type_ = request.headers().get(CONTENT_TYPE);
+    if !type_.is_some_and(|type_| type_.as_bytes().starts_with(b"application/json")) {
+        return Err(invalid("the header Content-Type must be application/json"));
+    }
+    let body = to_bytes(request.into_body(), MAX_BODY_BYTES)
+        .await
+        .map_err(|_| WebError::RequestTooLarge(MAX_BODY_BYTES))?;
+    // The error of the parser would contain a part of the body.
+    let sign_in: Option<SignIn> = serde_json::from_slice(&body).ok();
+    match sign_in {
+        Some(SignIn {
+            token: Some(token),
+            code: None,
+        }) => Ok(Credential::Token(token.trim().to_owned())),
+        Some(SignIn {
+            token: None,
+            code: Some(code),
+        }) => Ok(Credential::Code(code.trim().to_owned())),
+        Some(_) | None => Err(invalid(
+            "the body must be {\"token\": \"…\"} or {\"code\": \"…\"}",
+        )),
+    }
+}
+
+async fn user_of(web: &Web, credential: Credential) -> Result<User, WebError> {
+    let unreachable = |what: String| WebError::UpstreamUnreachable {
+        upstream: "the API server",
+        what,
+    };
+    let token = match credential {
+        Credential::Token(token) => token,
+        Credential::Code(code) => {
+            let token = bearer_token(&web.api_server).await;
+            let token = token.map_err(|err| unreachable(Chain(&err).to_string()))?;
+            let token = token.ok_or(WebError::InvalidCode)?;
+            if !lock(&web.codes).redeem(&code, &token, web.clock.now()) {
+                return Err(WebError::InvalidCode);
+            }
+            token
+        }
+    };
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(WebError::InvalidToken);
+    }
+    let client = connect_as(&web.api_server, token, &web.clock).await;
+    let client = client.map_err(|err| unreachable(Chain(&err).to_string()))?;
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await;
+    let review = review.map_err(|err| {
+        let is_wrong = matches!(&err, kube::Error::Api(status) if status.code == 401);
+        match is_wrong {
+            true => WebError::InvalidToken,
+            false => unreachable(Chain(&err).to_string()),
+        }
+    })?;
+    let user = review
+        .status
+        .and_then(|status| status.user_info)
+        .unwrap_or_default();
+    match user.username {
+        Some(name) if name != ANONYMOUS => Ok(User {
+            name,
+            groups: user.groups.unwrap_or_default(),
+            client,
+        }),
+        Some(_) | None => Err(WebError::InvalidToken),
+    }
+}
+
+fn start_session(web: &Web, user: User, previous: Option<&str>) -> Result<Response, WebError> {
+    let random = || random_secret().map_err(|_| WebError::NoRandomNumber);
+    let secret = random()?;
+    let signed_in = Arc::new(SignedIn {
+        user: user.name,
+        groups: user.groups,
+        csrf_token: random()?,
+        expires_at: web.clock.now() + LIFETIME,
+        client: user.client,
+        ended: web.stop.child_token(),
+    });
+    let mut sessions = lock(&web.sessions);
+    let replaced = previous.and_then(|previous| sessions.remove(previous));
+    let ended = sessions.insert(&secret, Arc::clone(&signed_in), &web.clock);
+    drop(sessions);
+    for other in ended.into_iter().chain(replaced) {
+        other.ended.cancel();
+    }
+    let mut response = describe(web, &signed_in);
+    response
+        .headers_mut()
+        .insert(SET_COOKIE, cookie(web, &secret, ""));
+    Ok(response)
+}
+
+/// Returns the cookie of a session. It has no expiry, so that the browser drops it when it closes.
+fn cookie(web: &Web, secret: &str, more: &str) -> HeaderValue {
+    let secure = if web.has_tls { "; Secure" } else { "" };
+    let text = format!(
+        "{}={secret}; Path=/; HttpOnly; SameSite=Strict{secure}{more}",
+        web.cookie
+    );
+    HeaderValue::from_str(&text).expect("name and secret are plain ASCII")
+}
+
+fn describe(web: &Web, signed_in: &SignedIn) -> Response {
+    Json(json!({
+        "user": signed_in.user,
+        "groups": signed_in.groups,
+        "csrfToken": signed_in.csrf_token,
+        "expiresAt": signed_in.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "serverVersion": env!("CARGO_PKG_VERSION"),
+        "gateway": web.upstreams.has_gateway(),
+    }))
+    .into_response()
+}
+
+/// Handler of `GET /session`.
+pub(crate) async fn session(State(web): State<Arc<Web>>, headers: HeaderMap) -> Result<Response, WebError> {
+    Ok(describe(&web, &*web.signed_in(&headers)?))
+}
+
+/// Handler of `DELETE /session`.
+pub(crate) async fn sign_out(State(web): State<Arc<Web>>, headers: HeaderMap) -> Result<Response, WebError> {
+    let signed_in = web.signed_in_to_write(&headers)?;
+    if let Some(secret) = web.secret(&headers) {
+        lock(&web.sessions).remove(secret);
+    }
+    signed_in.ended.cancel();
+    info!(user = signed_in.user, "signed out");
+    let cleared = cookie(&web, "", "; Max-Age=0");
+    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, cleared)]).into_response())
+}

@@ -1,0 +1,232 @@
+//! Requests to the API server, the gateway and agents.
+
+use std::sync::atomic::Ordering;
+
+use http::header::{ACCEPT, AUTHORIZATION};
+
+use super::upstream::VIEWER_TOKEN;
+use super::*;
+
+/// Returns the next chunk of a stream, or `None` at its end.
+async fn chunk(response: &mut Response) -> Option<String> {
+    let chunk = within(response.chunk()).await.expect("a chunk");
+    chunk.map(|chunk| String::from_utf8(chunk.to_vec()).expect("text"))
+}
+
+#[tokio::test]
+async fn request_has_the_credential_of_the_user_and_only_listed_headers() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let request = browser
+        .request(
+            Method::PATCH,
+            "/proxy/api/apis/g/v1/namespaces/a/things/b?dryRun=All&x=%2F",
+        )
+        .header(ACCEPT, "application/json")
+        .header(CONTENT_TYPE, "application/merge-patch+json")
+        .header(AUTHORIZATION, "Bearer other")
+        .header("impersonate-user", "root")
+        .body(r#"{"a":1}"#);
+    let response = send(request).await;
+    assert_eq!(response.status(), 200);
+    let received = page.upstream.last();
+    assert_eq!(received.method, Method::PATCH);
+    assert_eq!(received.path, "/apis/g/v1/namespaces/a/things/b?dryRun=All&x=%2F");
+    assert_eq!(received.body, r#"{"a":1}"#);
+    assert_eq!(received.headers[AUTHORIZATION], format!("Bearer {ADMIN_TOKEN}"));
+    assert_eq!(received.headers[CONTENT_TYPE], "application/merge-patch+json");
+    for name in ["cookie", "impersonate-user", CSRF, "origin"] {
+        assert!(!received.headers.contains_key(name), "{name}");
+    }
+    assert!(!text_of(response).await.contains(ADMIN_TOKEN));
+}
+
+#[tokio::test]
+async fn write_without_csrf_token_is_not_forwarded() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let before = page.upstream.last().path;
+    for (method, path) in [
+        (Method::POST, "/proxy/api/api/v1/namespaces"),
+        (Method::DELETE, "/proxy/api/api/v1/namespaces/a"),
+        (Method::POST, "/proxy/openai/v1/chat/completions"),
+    ] {
+        let request = page.request(method, path).header(COOKIE, &browser.cookie);
+        is_error(send(request).await, (403, "CsrfTokenMissing")).await;
+    }
+    assert_eq!(page.upstream.last().path, before);
+}
+
+#[tokio::test]
+async fn denial_of_the_api_server_reaches_the_page() {
+    let page = Page::start().await;
+    let response = page.post_session(&json!({ "token": VIEWER_TOKEN })).await;
+    let cookie = response.headers()[SET_COOKIE].to_str().expect("text").to_owned();
+    let csrf = json_of(response).await["csrfToken"]
+        .as_str()
+        .expect("a token")
+        .to_owned();
+    let delete = page.request(Method::DELETE, "/proxy/api/api/v1/namespaces/a");
+    let response = send(delete.header(COOKIE, cookie).header(CSRF, csrf)).await;
+    assert_eq!(response.status(), 403);
+    let status = json_of(response).await;
+    assert_eq!(
+        (&status["kind"], &status["reason"]),
+        (&json!("Status"), &json!("Forbidden"))
+    );
+}
+
+#[tokio::test]
+async fn paths_outside_the_kubernetes_api_are_not_forwarded() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    for path in [
+        "/proxy/api/metrics",
+        "/proxy/api/api/%2e%2e/metrics",
+        "/proxy/openai/metrics",
+    ] {
+        is_error(browser.get(path).await, (400, "InvalidRequest")).await;
+    }
+    let large = browser
+        .request(Method::POST, "/proxy/api/api")
+        .body("a".repeat(4 << 20));
+    is_error(send(large).await, (413, "RequestTooLarge")).await;
+}
+
+#[tokio::test]
+async fn session_ends_if_the_api_server_rejects_its_credential() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    page.upstream.rejects_tokens.store(true, Ordering::Relaxed);
+    is_error(browser.get("/proxy/api/api").await, (401, "CredentialExpired")).await;
+    page.upstream.rejects_tokens.store(false, Ordering::Relaxed);
+    is_error(browser.get("/proxy/api/api").await, (401, "NotSignedIn")).await;
+    page.browser().await;
+}
+
+#[tokio::test]
+async fn watch_is_streamed_and_ends_with_the_session() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let mut watch = browser.get("/proxy/api/api/v1/events?watch=true").await;
+    for line in ["{\"a\":1}\n", "{\"b\":2}\n"] {
+        assert!(page.upstream.send(0, line));
+        assert_eq!(chunk(&mut watch).await.as_deref(), Some(line));
+    }
+    let sign_out = send(browser.request(Method::DELETE, "/session")).await;
+    assert_eq!(sign_out.status(), 204);
+    assert_eq!(chunk(&mut watch).await, None);
+}
+
+#[tokio::test]
+async fn combined_watch_has_the_events_of_all_watches() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let mut watch = browser
+        .get("/proxy/watch?path=%2Fapi%2Fv1%2Fa%3Fx%3D1&path=/api/v1/b%3FresourceVersion%3D1")
+        .await;
+    assert_eq!(watch.headers()[CONTENT_TYPE], "application/x-ndjson");
+    let line = chunk(&mut watch).await.expect("a line");
+    let gone: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!((&gone["watch"], &gone["status"]), (&json!(1), &json!(410)));
+    assert_eq!(gone["body"]["reason"], "Expired");
+    for line in ["{\"type\":\"ADDED\"}\n", "{\"type\":\"DELETED\"}\n"] {
+        assert!(page.upstream.send(0, line));
+        let expect = format!("{{\"watch\":0,\"event\":{}}}\n", line.trim());
+        assert_eq!(chunk(&mut watch).await, Some(expect));
+    }
+    page.upstream.end_watches();
+    let line = chunk(&mut watch).await.expect("a line");
+    let end: Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(end["watch"], 0);
+    assert_eq!(end["end"], "the API server ended the watch");
+    assert_eq!(chunk(&mut watch).await, None);
+}
+
+#[tokio::test]
+async fn abandoned_watch_is_cancelled_at_the_api_server() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let mut watch = browser.get("/proxy/watch?path=/api/v1/a").await;
+    assert!(page.upstream.send(0, "{}\n"));
+    chunk(&mut watch).await.expect("a line");
+    drop(watch);
+    within(async {
+        while page.upstream.send(0, "{}\n") {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unreachable_api_server_is_reported_and_does_not_end_the_session() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let content = std::fs::read_to_string(&page.kubeconfig).expect("readable");
+    let unused = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let closed = unused.local_addr().expect("bound").to_string();
+    drop(unused);
+    let address = rooflet_base::mutex::lock(&page.upstream.address).clone();
+    std::fs::write(&page.kubeconfig, content.replace(&address, &closed)).expect("writable");
+    let response = page.post_session(&json!({ "token": ADMIN_TOKEN })).await;
+    is_error(response, (502, "UpstreamUnreachable")).await;
+    assert_eq!(browser.get("/proxy/api/api").await.status(), 200);
+}
+
+#[tokio::test]
+async fn gateway_receives_the_key_of_the_request_only() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let chat = || {
+        browser
+            .request(Method::POST, "/proxy/openai/v1/chat/completions")
+            .json(&json!({"model": "a"}))
+    };
+    let response = send(chat().header("x-rooflet-api-key", "sk-rf-1")).await;
+    assert_eq!(response.headers()["x-rooflet-replica"], "default/a-0");
+    assert!(!response.headers().contains_key(SET_COOKIE));
+    let received = page.upstream.last();
+    assert_eq!(received.path, "/v1/chat/completions");
+    assert_eq!(received.headers[AUTHORIZATION], "Bearer sk-rf-1");
+    assert_eq!(received.body, r#"{"model":"a"}"#);
+    send(chat()).await;
+    let received = page.upstream.last();
+    assert!(!received.headers.contains_key(AUTHORIZATION), "{received:?}");
+    assert!(!received.headers.contains_key(COOKIE), "{received:?}");
+    let metrics = browser.get("/proxy/metrics/gateway").await;
+    assert_eq!(text_of(metrics).await, "GET /metrics\n");
+}
+
+#[tokio::test]
+async fn server_without_gateway_reports_it() {
+    let page = Page::with_gateway(false).await;
+    let browser = page.browser().await;
+    assert_eq!(json_of(browser.get("/session").await).await["gateway"], false);
+    is_error(browser.get("/proxy/openai/v1/models").await, (404, "NotFound")).await;
+}
+
+#[tokio::test]
+async fn logs_and_metrics_come_from_the_agent_of_the_node() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let metrics = browser.get("/proxy/metrics/agents/mini-1").await;
+    assert_eq!(text_of(metrics).await, "GET /metrics\n");
+    let log = browser
+        .get("/proxy/logs/default/a-0?follow=true&tailLines=5")
+        .await;
+    assert_eq!(
+        text_of(log).await,
+        "GET /replicas/default/a-0/logs?follow=true&tailLines=5\n"
+    );
+    assert!(!page.upstream.last().headers.contains_key(AUTHORIZATION));
+    for path in [
+        "/proxy/metrics/agents/other",
+        "/proxy/metrics/agents/..",
+        "/proxy/metrics/agents/a%2Fb",
+        "/proxy/logs/default/pending",
+        "/proxy/logs/default/%2e%2e",
+    ] {
+        is_error(browser.get(path).await, (404, "NotFound")).await;
+    }
+}
