@@ -54,7 +54,7 @@ pub fn write(
     write_extended(path, server, authority, credentials, None)
 }
 
-/// Like [`write`], with an extension of the cluster: its name and its value. Other programs ignore
+/// Like [`write()`], with an extension of the cluster: its name and its value. Other programs ignore
 /// extensions.
 pub fn write_extended(
     path: &Path,
@@ -100,7 +100,7 @@ pub fn write_extended(
     private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
 }
 
-/// Changes the server's URL in a file that [`write`] created.
+/// Changes the server's URL in a file that [`write()`] created.
 pub fn set_server(path: &Path, server: &str) -> Result<(), WriteKubeconfigError> {
     let text = fs::read_to_string(path).map_err(|source| WriteKubeconfigError::Read {
         path: path.to_owned(),
