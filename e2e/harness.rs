@@ -25,6 +25,7 @@ pub(crate) use relay::{Link, Relay};
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Timeout of every condition. It suffices for the start of a process and the load of a model on a
@@ -68,10 +69,21 @@ pub(crate) fn not_run(needs: &str) {
     eprintln!("NOT RUN: this test needs {needs}");
 }
 
-/// Returns a free port. If another process binds it before the caller does, the test fails.
+/// First of the ports of tests. They end below the ports that Linux gives to outgoing connections.
+const FIRST_PORT: u32 = 12_000;
+const PORTS: u32 = 20_000;
+
+/// Returns a free port. No two calls of this process return the same one.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("bound").port()
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    // Processes begin at different ports.
+    let begin = std::process::id().wrapping_mul(97);
+    let free = (0..PORTS).find_map(|_| {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(FIRST_PORT + begin.wrapping_add(call) % PORTS).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    });
+    free.expect("a free port")
 }
 
 /// Temporary directory, which is kept if the test fails.
