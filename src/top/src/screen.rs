@@ -17,7 +17,7 @@ use crate::view::View;
 /// Maximum length of a filter, in characters.
 const MAX_FILTER: usize = 100;
 
-/// What the terminal does after a key.
+/// Action of the terminal after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     Continue,

@@ -44,10 +44,10 @@ pub(crate) struct MacRow {
     /// True if the node has no machine. Its measurements are not real speeds.
     pub(crate) simulated: bool,
     pub(crate) chip: String,
-    /// From the node's status.
+    /// Reserved and allocatable memory, from the status of the node.
     #[serde(rename = "memoryBytes")]
     pub(crate) memory: Option<Usage>,
-    /// Of the measured bandwidth. `None` until the agent has measured it.
+    /// Reserved and measured bandwidth. `None` until the agent has measured it.
     #[serde(rename = "bandwidthBytesPerSecond")]
     pub(crate) bandwidth: Option<Usage>,
     /// Bandwidth of the chip's data sheet. Not measured.

@@ -1,4 +1,4 @@
-//! `rooflet ui`
+//! `rooflet ui`: prints or opens a link that signs in at the web page.
 
 use std::process::Command;
 
