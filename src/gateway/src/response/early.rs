@@ -48,8 +48,10 @@ pub(crate) fn body(pending: Pending, uri: Uri) -> Body {
             match state {
                 State::Pending(mut pending, mut keep_alive) => {
                     let outcome = tokio::select! {
-                        outcome = &mut pending => outcome,
+                        // The first tick is immediate, so each early stream begins with a comment.
+                        biased;
                         _ = keep_alive.tick() => return Some((Ok(KEEP_ALIVE_COMMENT), (State::Pending(pending, keep_alive), uri))),
+                        outcome = &mut pending => outcome,
                     };
                     match outcome {
                         Ok(tracked) => state = State::Streaming(Box::new(tracked)),
