@@ -54,6 +54,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum Outcome {
     Passed,
+    /// Some tests failed and passed when they were repeated, as the text states.
+    Unsteady(String),
     /// The check is impossible on this machine, for the given reason.
     Skipped(String),
     Failed(String),
@@ -129,7 +131,8 @@ fn describes_package(variable: &str) -> bool {
     variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
-fn display(command: &Command) -> String {
+/// Returns the name of the program and its arguments.
+pub(crate) fn display(command: &Command) -> String {
     let program = Path::new(command.get_program())
         .file_name()
         .unwrap_or(command.get_program());

@@ -11,6 +11,7 @@ mod faults;
 mod fit_roofline;
 mod generate;
 mod image;
+mod libtest;
 mod setup;
 mod simulate;
 mod soak;
@@ -111,6 +112,7 @@ fn selection<'a>(args: &[&'a str]) -> Result<Selection<'a>> {
 fn report(outcome: &Outcome) -> ExitCode {
     match outcome {
         Outcome::Passed => {}
+        Outcome::Unsteady(reason) => println!("{reason}"),
         Outcome::Skipped(reason) => println!("skipped: {reason}"),
         Outcome::Failed(reason) => println!("failed: {reason}"),
     }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, image, setup, structure, test_kubernetes, web,
+    faults, image, libtest, setup, structure, test_kubernetes, web,
 };
 
 struct Check {
@@ -157,6 +157,7 @@ fn select(selection: &Selection<'_>) -> Result<Vec<&'static Check>> {
 fn line(name: &str, outcome: &Outcome, elapsed: Duration) -> String {
     let (word, detail) = match outcome {
         Outcome::Passed => ("ok", ""),
+        Outcome::Unsteady(reason) => ("UNSTEADY", reason.as_str()),
         Outcome::Skipped(reason) => ("skipped", reason.as_str()),
         Outcome::Failed(reason) => ("FAILED", reason.as_str()),
     };
@@ -198,12 +199,12 @@ fn doc() -> Result<Outcome> {
 
 /// Runs the unit tests, and the integration tests of the library crates.
 fn unit() -> Result<Outcome> {
-    let mut test = console::cargo();
-    test.args(["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
-    for name in integration_tests()? {
-        test.args(["--test", &name]);
+    let names = integration_tests()?;
+    let mut args = vec!["--workspace", "--no-fail-fast", "--lib", "--bins"];
+    for name in &names {
+        args.extend(["--test", name]);
     }
-    console::run(&mut test)
+    libtest::run(&args, &[], |_| {})
 }
 
 /// Returns the names of the files `src/CRATE/tests/NAME.rs`.
@@ -230,7 +231,7 @@ fn e2e() -> Result<Outcome> {
         Some(path) => println!("kubectl: {}", path.display()),
         None => println!("kubectl: not found on PATH, and KUBECTL is not set"),
     }
-    cargo("test --workspace --test e2e")
+    libtest::run(&["--workspace", "--test", "e2e"], &[], |_| {})
 }
 
 fn find_kubectl() -> Option<PathBuf> {

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     console::{self, Outcome},
-    setup,
+    libtest, setup,
 };
 
 /// Time limit of the build of the binaries when it is one of many checks.
@@ -33,10 +33,9 @@ fn run_with(found: binaries::Found) -> Result<Outcome> {
         binaries::Found::Missing(reason) => return Ok(Outcome::Skipped(reason)),
     };
     setup::run()?;
-    let mut test = console::cargo();
-    test.args(["test", "--workspace", "--test", "e2e", "--", "kubernetes::"]);
-    test.env("ROOFLET_KUBERNETES_PATH", &search_path);
-    console::run(&mut test)
+    libtest::run(&["--workspace", "--test", "e2e"], &["kubernetes::"], |test| {
+        test.env("ROOFLET_KUBERNETES_PATH", &search_path);
+    })
 }
 
 /// Returns Helm: that on the PATH, or that of the tests if it was built.
