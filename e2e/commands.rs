@@ -3,6 +3,7 @@
 mod doctor;
 mod examples;
 mod measure;
+mod metrics;
 mod output;
 mod plan;
 mod selftest;

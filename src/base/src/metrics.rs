@@ -1,11 +1,14 @@
 //! Prometheus metrics. Only this module depends on the metrics crate. Each service registers a
 //! struct of its metrics.
 
+mod computed;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 
+pub use computed::{ComputedGauge, ComputedSample};
 pub use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Result,

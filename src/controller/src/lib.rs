@@ -22,6 +22,7 @@ mod executor;
 #[cfg(test)]
 mod fixture;
 mod fleet;
+mod fleet_metrics;
 mod hub;
 mod index;
 pub mod intent;
@@ -52,6 +53,7 @@ use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Changes, Elector, Leadership, Recorder};
 
+use fleet_metrics::FleetMetrics;
 use runtime::{ControllerMetrics, KeyedReconciler, Reconciler};
 use world::World;
 
@@ -100,7 +102,8 @@ pub struct ControllerConfig {
 /// Registers all metrics of the controller without starting it. The reference of metrics lists
 /// them.
 pub fn register_metrics(registry: &Registry) -> metrics::Result<()> {
-    ControllerMetrics::register(registry).map(drop)
+    ControllerMetrics::register(registry)?;
+    FleetMetrics::register(registry).map(drop)
 }
 
 /// Spawns the controllers. They run while this process is the leader.
@@ -112,6 +115,7 @@ pub fn run(
     registry: &Registry,
 ) -> metrics::Result<()> {
     let metrics = ControllerMetrics::register(registry)?;
+    let fleet_metrics = FleetMetrics::register(registry)?;
     let recorder = Recorder::spawn(
         tasks,
         client.clone(),
@@ -136,6 +140,7 @@ pub fn run(
                         clock: clock.clone(),
                         recorder: recorder.clone(),
                         metrics: metrics.clone(),
+                        fleet_metrics: fleet_metrics.clone(),
                         leadership,
                         hub: hub.clone(),
                         reserve_node_failures,
@@ -155,6 +160,7 @@ struct Term {
     clock: Clock,
     recorder: Recorder,
     metrics: ControllerMetrics,
+    fleet_metrics: FleetMetrics,
     leadership: Leadership,
     hub: HubAccess,
     reserve_node_failures: usize,
@@ -175,6 +181,7 @@ impl Term {
         tokio::select! {
             () = stop.cancelled() => {}
             () = world.synced() => {
+                let _shown = self.fleet_metrics.show(&world);
                 self.follow(&tasks, &world);
                 self.start_keyed(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
                 let (all, wakeups) = (&world.changes, &world.index.wakeups);

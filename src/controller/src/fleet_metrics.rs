@@ -1,0 +1,337 @@
+//! Metrics of the fleet's objects, computed from the controller's caches at each scrape. Only the
+//! leading controller has them.
+
+use std::sync::{Arc, Mutex};
+
+use kube::ResourceExt;
+
+use super::world::World;
+use rooflet_api::meta::DEPLOYMENT_LABEL;
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use rooflet_base::metrics::{ComputedGauge, ComputedSample, Registry, Result};
+use rooflet_base::mutex::lock;
+use rooflet_base::quantity::parse_bytes;
+
+const NODE_INFO: &str = "rooflet_node_info";
+const NODE_CONDITION: &str = "rooflet_node_condition";
+const NODE_CORDONED: &str = "rooflet_node_cordoned";
+const NODE_MEMORY: &str = "rooflet_node_memory_bytes";
+const NODE_BANDWIDTH: &str = "rooflet_node_bandwidth_bytes_per_second";
+const DEPLOYMENT_REPLICAS: &str = "rooflet_deployment_replicas";
+const DEPLOYMENT_CONDITION: &str = "rooflet_deployment_condition";
+const DEPLOYMENT_PAUSED: &str = "rooflet_deployment_paused";
+const REPLICA_PHASE: &str = "rooflet_replica_phase";
+const REPLICA_RESTARTS: &str = "rooflet_replica_restarts";
+const REPLICA_SPEED: &str = "rooflet_replica_tokens_per_second";
+const REPLICA_FIRST_TOKEN: &str = "rooflet_replica_time_to_first_token_seconds";
+
+const OF_NODE: &[&str] = &["node", "kind"];
+const OF_DEPLOYMENT: &[&str] = &["namespace", "deployment", "state"];
+const OF_REPLICA: &[&str] = &["namespace", "replica", "deployment", "node", "kind"];
+
+const GAUGES: &[ComputedGauge] = &[
+    ComputedGauge {
+        name: NODE_INFO,
+        help: "1 for each FleetNode, with its chip and versions.",
+        labels: &["node", "chip", "operating_system", "engine", "agent_version"],
+    },
+    ComputedGauge {
+        name: NODE_CONDITION,
+        help: "1 for the current status of each condition of a FleetNode.",
+        labels: &["node", "condition", "status"],
+    },
+    ComputedGauge {
+        name: NODE_CORDONED,
+        help: "1 if the FleetNode is cordoned or drained, otherwise 0.",
+        labels: &["node"],
+    },
+    ComputedGauge {
+        name: NODE_MEMORY,
+        help: "Memory for models in bytes: allocatable and free.",
+        labels: OF_NODE,
+    },
+    ComputedGauge {
+        name: NODE_BANDWIDTH,
+        help: "Memory bandwidth in bytes per second: measured, free (measured and not reserved) and nominal (data sheet).",
+        labels: OF_NODE,
+    },
+    ComputedGauge {
+        name: DEPLOYMENT_REPLICAS,
+        help: "Replicas of a ModelDeployment: desired, updated, ready and available.",
+        labels: OF_DEPLOYMENT,
+    },
+    ComputedGauge {
+        name: DEPLOYMENT_CONDITION,
+        help: "1 for the current status and reason of each condition of a ModelDeployment.",
+        labels: &["namespace", "deployment", "condition", "status", "reason"],
+    },
+    ComputedGauge {
+        name: DEPLOYMENT_PAUSED,
+        help: "1 if the rollout of the ModelDeployment is paused by its specification, otherwise 0.",
+        labels: &["namespace", "deployment"],
+    },
+    ComputedGauge {
+        name: REPLICA_PHASE,
+        help: "1 for the current phase of each ModelReplica.",
+        labels: &["namespace", "replica", "deployment", "node", "phase"],
+    },
+    ComputedGauge {
+        name: REPLICA_RESTARTS,
+        help: "Restarts of the worker of a ModelReplica.",
+        labels: &["namespace", "replica", "deployment", "node"],
+    },
+    ComputedGauge {
+        name: REPLICA_SPEED,
+        help: "Decode speed of one stream in tokens per second: predicted for the measured requests, and measured.",
+        labels: OF_REPLICA,
+    },
+    ComputedGauge {
+        name: REPLICA_FIRST_TOKEN,
+        help: "Time to the first token in seconds: predicted for the measured requests, and measured.",
+        labels: OF_REPLICA,
+    },
+];
+
+/// Objects of the leading controller; empty before and after its leadership.
+#[derive(Clone, Default)]
+pub(super) struct FleetMetrics(Arc<Mutex<Option<World>>>);
+
+impl FleetMetrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self> {
+        let metrics = Self::default();
+        let world = Arc::clone(&metrics.0);
+        registry.register_computed(GAUGES, move || {
+            let Some(world) = lock(&world).clone() else {
+                return Vec::new();
+            };
+            let nodes = world.nodes.list();
+            let deployments = world.deployments.list();
+            let replicas = world.replicas.list();
+            let mut samples = Samples::default();
+            nodes.iter().for_each(|node| samples.add_node(node));
+            deployments
+                .iter()
+                .for_each(|deployment| samples.add_deployment(deployment));
+            replicas.iter().for_each(|replica| samples.add_replica(replica));
+            samples.0
+        })?;
+        Ok(metrics)
+    }
+
+    /// Shows the objects of `world` until the guard is dropped.
+    pub(super) fn show(&self, world: &World) -> Shown {
+        *lock(&self.0) = Some(world.clone());
+        Shown(self.clone())
+    }
+}
+
+/// Guard of the leadership during which the metrics exist.
+pub(super) struct Shown(FleetMetrics);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        *lock(&self.0.0) = None;
+    }
+}
+
+#[derive(Default)]
+struct Samples(Vec<ComputedSample>);
+
+impl Samples {
+    fn add(&mut self, gauge: &'static str, labels: &[&str], value: f64) {
+        self.0.push(ComputedSample {
+            gauge,
+            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+            value,
+        });
+    }
+
+    fn add_known(&mut self, gauge: &'static str, labels: &[&str], value: Option<f64>) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            self.add(gauge, labels, value);
+        }
+    }
+
+    fn add_node(&mut self, node: &FleetNode) {
+        let name = node.name_any();
+        let is_cordoned = node.spec.unschedulable || node.spec.drain;
+        self.add(NODE_CORDONED, &[&name], flag(is_cordoned));
+        let Some(status) = &node.status else { return };
+        let info = &status.node_info;
+        self.add(
+            NODE_INFO,
+            &[
+                &name,
+                &status.chip.name,
+                &info.operating_system,
+                &info.engine,
+                &info.agent_version,
+            ],
+            1.0,
+        );
+        for condition in &status.conditions {
+            self.add(NODE_CONDITION, &[&name, &condition.type_, &condition.status], 1.0);
+        }
+        let bytes = |text: &str| parse_bytes(text).ok().map(|bytes| bytes.0 as f64);
+        let memory = [
+            ("allocatable", bytes(&status.allocatable.memory)),
+            ("free", bytes(&status.summary.free_memory)),
+        ];
+        for (kind, value) in memory {
+            self.add_known(NODE_MEMORY, &[&name, kind], value);
+        }
+        let measured = status.allocatable.memory_bandwidth.as_deref().and_then(bytes);
+        let nominal = status.data_sheet.as_ref();
+        let bandwidth = [
+            ("measured", measured),
+            ("free", gigabytes(&status.summary.free_bandwidth)),
+            ("nominal", nominal.map(|sheet| sheet.memory_bytes_per_second)),
+        ];
+        for (kind, value) in bandwidth {
+            self.add_known(NODE_BANDWIDTH, &[&name, kind], value);
+        }
+    }
+
+    fn add_deployment(&mut self, deployment: &ModelDeployment) {
+        let (namespace, name) = (deployment.namespace().unwrap_or_default(), deployment.name_any());
+        let status = deployment.status.clone().unwrap_or_default();
+        let counts = [
+            ("desired", deployment.spec.replicas),
+            ("updated", status.updated_replicas),
+            ("ready", status.ready_replicas),
+            ("available", status.available_replicas),
+        ];
+        for (state, count) in counts {
+            self.add(DEPLOYMENT_REPLICAS, &[&namespace, &name, state], f64::from(count));
+        }
+        self.add(
+            DEPLOYMENT_PAUSED,
+            &[&namespace, &name],
+            flag(deployment.spec.paused),
+        );
+        for condition in &status.conditions {
+            self.add(
+                DEPLOYMENT_CONDITION,
+                &[
+                    &namespace,
+                    &name,
+                    &condition.type_,
+                    &condition.status,
+                    &condition.reason,
+                ],
+                1.0,
+            );
+        }
+    }
+
+    fn add_replica(&mut self, replica: &ModelReplica) {
+        let (namespace, name) = (replica.namespace().unwrap_or_default(), replica.name_any());
+        let deployment = replica
+            .labels()
+            .get(DEPLOYMENT_LABEL)
+            .cloned()
+            .unwrap_or_default();
+        let node = replica.spec.node_name.clone().unwrap_or_default();
+        let own = [namespace.as_str(), &name, &deployment, &node];
+        let with = |last: &'static str| [own.as_slice(), &[last]].concat();
+        let status = replica.status.clone().unwrap_or_default();
+        self.add(REPLICA_PHASE, &with(status.phase.as_str()), 1.0);
+        self.add(REPLICA_RESTARTS, &own, f64::from(status.restarts));
+        let Some(measured) = &status.measured else { return };
+        let number = |text: &str| text.trim().parse().ok();
+        let predicted = measured.predicted.as_ref();
+        self.add_known(
+            REPLICA_SPEED,
+            &with("measured"),
+            number(&measured.tokens_per_second),
+        );
+        self.add_known(
+            REPLICA_SPEED,
+            &with("predicted"),
+            predicted.map(|speed| speed.tokens_per_second.p50),
+        );
+        self.add_known(
+            REPLICA_FIRST_TOKEN,
+            &with("measured"),
+            number(&measured.time_to_first_token_seconds),
+        );
+        self.add_known(
+            REPLICA_FIRST_TOKEN,
+            &with("predicted"),
+            predicted.map(|speed| speed.time_to_first_token_seconds.p50),
+        );
+    }
+}
+
+fn flag(is_set: bool) -> f64 {
+    f64::from(u8::from(is_set))
+}
+
+/// Parses a bandwidth such as `85 GB/s`.
+fn gigabytes(text: &str) -> Option<f64> {
+    let gigabytes: f64 = text.strip_suffix("GB/s")?.trim().parse().ok()?;
+    Some(gigabytes * 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use serde_json::json;
+
+    fn text(samples: &Samples) -> Vec<String> {
+        let line = |sample: &ComputedSample| {
+            format!("{} {} {}", sample.gauge, sample.labels.join(","), sample.value)
+        };
+        samples.0.iter().map(line).collect()
+    }
+
+    #[test]
+    fn unknown_figures_have_no_sample() {
+        let mut samples = Samples::default();
+        let mut node = fixture::node("mini", 8);
+        node.spec.drain = true;
+        samples.add_node(&node);
+        let lines = text(&samples);
+        for expect in [
+            "rooflet_node_cordoned mini 1",
+            "rooflet_node_condition mini,Ready,True 1",
+            "rooflet_node_memory_bytes mini,allocatable 8589934592",
+        ] {
+            assert!(lines.contains(&expect.to_owned()), "{expect}: {lines:#?}");
+        }
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line.contains("bandwidth") || line.contains("free")),
+            "{lines:#?}"
+        );
+    }
+
+    #[test]
+    fn replica_has_predicted_beside_measured_speed() {
+        let replica: ModelReplica = serde_json::from_value(json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica",
+            "metadata": {"namespace": "team", "name": "guide-1", "labels": {(DEPLOYMENT_LABEL): "guide"}},
+            "spec": {"model": {"source": "local://guide"}, "serving": {"name": "guide"}, "nodeName": "mini"},
+            "status": {"phase": "Ready", "restarts": 2, "measured": {
+                "tokensPerSecond": "41.5", "timeToFirstTokenSeconds": "-", "requests": 3,
+                "predicted": {"basis": "Measured",
+                    "tokensPerSecond": {"p10": 30.0, "p50": 40.0, "p90": 50.0},
+                    "timeToFirstTokenSeconds": {"p10": 0.1, "p50": 0.2, "p90": 0.3}}}},
+        }))
+        .expect("a replica");
+        let mut samples = Samples::default();
+        samples.add_replica(&replica);
+        assert_eq!(
+            text(&samples),
+            [
+                "rooflet_replica_phase team,guide-1,guide,mini,Ready 1",
+                "rooflet_replica_restarts team,guide-1,guide,mini 2",
+                "rooflet_replica_tokens_per_second team,guide-1,guide,mini,measured 41.5",
+                "rooflet_replica_tokens_per_second team,guide-1,guide,mini,predicted 40",
+                "rooflet_replica_time_to_first_token_seconds team,guide-1,guide,mini,predicted 0.2",
+            ]
+        );
+    }
+}
