@@ -1,6 +1,8 @@
 //! Roles and access reviews with kubectl.
 
 mod keys;
+mod login;
+mod processes;
 mod web_page;
 
 use crate::harness::{Cluster, Kubectl, eventually};
@@ -273,6 +275,7 @@ fn audit_log_records_who_did_what() {
     };
     let created = find("system:admin", "create", "configmaps", 201);
     assert_eq!(created["objectRef"]["namespace"], "default");
+    assert_eq!(created["objectRef"]["name"], "mine");
     assert_eq!(created["sourceIPs"], serde_json::json!(["127.0.0.1"]));
     assert!(created["userAgent"].to_string().contains("kubectl"), "{created}");
     find("system:admin", "create", "secrets", 201);

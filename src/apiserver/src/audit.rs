@@ -49,6 +49,10 @@ pub(crate) struct Identity {
     pub(crate) impersonated_by: Option<Arc<User>>,
 }
 
+/// Name of a created object, as an extension of the response.
+#[derive(Debug, Clone)]
+pub(crate) struct CreatedName(pub(crate) String);
+
 /// Facts of a finished request.
 pub(crate) struct Finished<'a> {
     pub(crate) request: &'a Request,
@@ -57,6 +61,8 @@ pub(crate) struct Finished<'a> {
     pub(crate) identity: &'a Identity,
     pub(crate) client: Option<IpAddr>,
     pub(crate) status: StatusCode,
+    /// Name of the created object, which the path of the request does not contain.
+    pub(crate) created: Option<&'a str>,
     pub(crate) id: &'a str,
     pub(crate) received: Timestamp,
     pub(crate) finished: Timestamp,
@@ -113,6 +119,9 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
         ("name", path.name.as_ref()),
         ("subresource", path.subresource.as_ref()),
     ];
+    if let Some(name) = finished.created {
+        object["name"] = json!(name);
+    }
     for (name, value) in parts {
         if let Some(value) = value {
             object[name] = json!(value);
@@ -227,6 +236,7 @@ mod tests {
                 identity: &identity,
                 client: Some([192, 0, 2, 7].into()),
                 status: StatusCode::FORBIDDEN,
+                created: None,
                 id: "id-1",
                 received: at,
                 finished: at,

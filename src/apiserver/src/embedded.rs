@@ -33,8 +33,8 @@ pub struct EmbeddedOptions {
     pub authorizers: Vec<Arc<dyn Authorizer>>,
     /// See [`ApiServerConfig::policies`].
     pub policies: Vec<Arc<dyn ObjectPolicy>>,
-    /// See [`ApiServerConfig::cluster_roles`].
-    pub cluster_roles: Vec<Value>,
+    /// See [`ApiServerConfig::roles`].
+    pub roles: Vec<Value>,
 }
 
 impl EmbeddedOptions {
@@ -47,7 +47,7 @@ impl EmbeddedOptions {
             in_flight: InFlightLimits::default(),
             authorizers: Vec::new(),
             policies: Vec::new(),
-            cluster_roles: Vec::new(),
+            roles: Vec::new(),
         }
     }
 }
@@ -111,7 +111,7 @@ impl EmbeddedServer {
             in_flight: options.in_flight,
             authorizers: options.authorizers,
             policies: options.policies,
-            cluster_roles: options.cluster_roles,
+            roles: options.roles,
             ..ApiServerConfig::new(token.clone())
         };
         let server = ApiServer::new(config, store.clone(), Clock::System, &registry)?;

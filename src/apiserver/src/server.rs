@@ -51,8 +51,9 @@ pub struct ApiServerConfig {
     pub authorizers: Vec<Arc<dyn Authorizer>>,
     /// Policies that restrict allowed requests by the content of objects.
     pub policies: Vec<Arc<dyn ObjectPolicy>>,
-    /// ClusterRoles to create, or to add missing rules to, besides those of every server.
-    pub cluster_roles: Vec<Value>,
+    /// Roles, ClusterRoles and their bindings, each with its `kind`, to create, or to add missing
+    /// rules and subjects to, besides those of every server.
+    pub roles: Vec<Value>,
 }
 
 impl ApiServerConfig {
@@ -70,7 +71,7 @@ impl ApiServerConfig {
             events: EventRetention::default(),
             authorizers: Vec::new(),
             policies: Vec::new(),
-            cluster_roles: Vec::new(),
+            roles: Vec::new(),
         }
     }
 }
@@ -115,7 +116,7 @@ pub struct ApiServer {
     users: Option<UserCertificates>,
     signers: Option<Arc<CertificateSigners>>,
     rules: Arc<Rules>,
-    cluster_roles: Vec<Value>,
+    roles: Vec<Value>,
     in_flight: InFlight,
     audit: Option<Audit>,
     events: EventRetention,
@@ -142,7 +143,7 @@ impl ApiServer {
             users: config.users,
             signers: config.signers.map(Arc::new),
             rules: Arc::new(rules),
-            cluster_roles: config.cluster_roles,
+            roles: config.roles,
             in_flight: InFlight::new(config.in_flight),
             audit: config.audit,
             events: config.events,
@@ -224,7 +225,7 @@ impl ApiServer {
             .map_err(StartApiServerError::Listener)?
             .to_string();
         self.create_namespaces().await?;
-        let ensured = roles::ensure(&self.engine, &self.cluster_roles).await;
+        let ensured = roles::ensure(&self.engine, &self.roles).await;
         ensured.map_err(|(name, err)| StartApiServerError::Role { name, err })?;
         definition_controller::settle(&self.engine).await;
         let stop = tasks.stop_token();

@@ -5,11 +5,13 @@
 //! events. A machine that joins authenticates with a bootstrap token. It may create a certificate
 //! signing request and read it.
 //!
-//! `roles` contains the roles of users for rooflet's kinds.
+//! `roles` contains the roles of users for rooflet's kinds, and `machine_roles` those of gateways,
+//! controllers and agents.
 //!
 //! `request` decides by the attributes of a request. `object` decides by the content of the
 //! objects if the attributes do not identify the node. Both are pure functions.
 
+mod machine_roles;
 mod node;
 mod object;
 mod request;
@@ -18,7 +20,7 @@ mod roles;
 #[cfg(test)]
 mod tests;
 
-pub use roles::cluster_roles;
+pub use roles::roles;
 
 use rooflet_apimachinery::verb::Verb;
 use rooflet_apiserver::authorization::{

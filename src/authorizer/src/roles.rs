@@ -1,7 +1,9 @@
-//! ClusterRoles of rooflet's kinds, which become part of `view`, `edit` and `admin`.
+//! Roles of rooflet's kinds. Those of users become part of `view`, `edit` and `admin`.
 
 use rooflet_api as api;
 use serde_json::{Value, json};
+
+use crate::machine_roles::machine_roles;
 
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
@@ -10,10 +12,15 @@ const WRITTEN_BY_USERS: &[&str] = &["modeldeployments", "capacityplans", "perfor
 /// Kinds that administrators write: a user with `edit` must not raise limits.
 const WRITTEN_BY_ADMINISTRATORS: &[&str] = &["apikeys"];
 
-/// Returns the ClusterRoles that an API server with rooflet's kinds has.
-pub fn cluster_roles() -> Vec<Value> {
+/// Returns the roles and bindings that an API server with rooflet's kinds has.
+pub fn roles() -> Vec<Value> {
+    [user_roles(), machine_roles()].concat()
+}
+
+/// Returns the ClusterRoles that become part of the roles of users.
+fn user_roles() -> Vec<Value> {
     let role = |name: &str, aggregate_to: &str, rules: Value| {
-        json!({"metadata": {"name": name, "labels": {
+        json!({"kind": "ClusterRole", "metadata": {"name": name, "labels": {
             format!("rbac.authorization.k8s.io/aggregate-to-{aggregate_to}"): "true"}}, "rules": rules})
     };
     let rule = |verbs: &[&str], resources: &[&str]| json!({"verbs": verbs, "apiGroups": [api::GROUP], "resources": resources});
@@ -74,7 +81,7 @@ mod tests {
             })
             .collect();
         let mut viewed = Vec::new();
-        for role in cluster_roles() {
+        for role in user_roles() {
             for rule in role["rules"].as_array().expect("rules") {
                 for resource in rule["resources"].as_array().expect("resources") {
                     let resource = resource.as_str().expect("a text").to_owned();

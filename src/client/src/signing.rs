@@ -14,6 +14,8 @@ use tracing::info;
 use super::{ApiError, FIELD_MANAGER};
 
 const PERIOD: Duration = Duration::from_millis(500);
+/// Time that the server has to approve the request of a gateway.
+const SERVER_APPROVAL: Duration = Duration::from_secs(2);
 
 /// Kind of certificate. Each has a signer of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,9 +24,12 @@ pub enum CertificateKind {
     NodeClient,
     /// Serving certificate of a node.
     NodeServing,
-    /// Client certificate of a gateway or a person. The request is approved with the credentials of
-    /// the client, if they permit it. Otherwise, an administrator must approve it.
+    /// Client certificate of a person. The request is approved with the credentials of the client, if
+    /// they permit it. Otherwise, an administrator must approve it.
     Client { lifetime: Duration },
+    /// Client certificate of a gateway. The server approves the request if the client is this gateway.
+    /// Otherwise, the request is approved as that of a person.
+    Gateway { lifetime: Duration },
 }
 
 impl CertificateKind {
@@ -32,20 +37,20 @@ impl CertificateKind {
         match self {
             Self::NodeClient => "kubernetes.io/kube-apiserver-client-kubelet",
             Self::NodeServing => "kubernetes.io/kubelet-serving",
-            Self::Client { .. } => "kubernetes.io/kube-apiserver-client",
+            Self::Client { .. } | Self::Gateway { .. } => "kubernetes.io/kube-apiserver-client",
         }
     }
 
     fn usage(self) -> &'static str {
         match self {
             Self::NodeServing => "server auth",
-            Self::NodeClient | Self::Client { .. } => "client auth",
+            Self::NodeClient | Self::Client { .. } | Self::Gateway { .. } => "client auth",
         }
     }
 
     fn expiration_seconds(self) -> Option<i32> {
         match self {
-            Self::Client { lifetime } => i32::try_from(lifetime.as_secs()).ok(),
+            Self::Client { lifetime } | Self::Gateway { lifetime } => i32::try_from(lifetime.as_secs()).ok(),
             Self::NodeClient | Self::NodeServing => None,
         }
     }
@@ -81,7 +86,7 @@ pub async fn sign(
         metadata: ObjectMeta {
             generate_name: Some(match kind {
                 CertificateKind::NodeClient | CertificateKind::NodeServing => "node-csr-".to_owned(),
-                CertificateKind::Client { .. } => "client-csr-".to_owned(),
+                CertificateKind::Client { .. } | CertificateKind::Gateway { .. } => "client-csr-".to_owned(),
             }),
             ..ObjectMeta::default()
         },
@@ -100,8 +105,16 @@ pub async fn sign(
     };
     let created = requests.create(&params, &request).await.map_err(ApiError::from)?;
     let name = created.metadata.name.unwrap_or_default();
-    if matches!(kind, CertificateKind::Client { .. }) {
-        approve(&requests, &name).await?;
+    match kind {
+        CertificateKind::NodeClient | CertificateKind::NodeServing => {}
+        CertificateKind::Client { .. } => approve(&requests, &name).await?,
+        CertificateKind::Gateway { .. } => {
+            tokio::time::sleep(SERVER_APPROVAL).await;
+            let now = requests.get(&name).await.map_err(ApiError::from)?;
+            if now.status.is_none_or(|status| status.conditions.is_none()) {
+                approve(&requests, &name).await?;
+            }
+        }
     }
     let signed = async {
         loop {

@@ -80,15 +80,15 @@ impl fmt::Debug for AuthorityHash {
 }
 
 /// Verifier that accepts a server if its chain contains the authority with this hash, and if that
-/// authority signed the server's certificate for its name.
+/// authority signed the server's certificate for its name. Without a hash, any authority is accepted.
 #[derive(Debug)]
 pub(super) struct Discovery {
-    hash: AuthorityHash,
+    hash: Option<AuthorityHash>,
     found: Mutex<Option<CertificateDer<'static>>>,
 }
 
 impl Discovery {
-    pub(super) fn of(hash: AuthorityHash) -> Arc<Self> {
+    pub(super) fn of(hash: Option<AuthorityHash>) -> Arc<Self> {
         Arc::new(Self {
             hash,
             found: Mutex::default(),
@@ -119,8 +119,12 @@ impl ServerCertVerifier for Discovery {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let matches = |certificate: &&CertificateDer<'_>| AuthorityHash::of(certificate) == Some(self.hash);
-        let authority = rest.iter().find(matches).ok_or_else(|| {
+        let matches = |certificate: &&CertificateDer<'_>| {
+            self.hash
+                .is_none_or(|hash| AuthorityHash::of(certificate) == Some(hash))
+        };
+        // The authority is at the end of the chain.
+        let authority = rest.iter().rev().find(matches).ok_or_else(|| {
             rustls::Error::General(
                 "the server's authority does not have the hash of the join command".to_owned(),
             )

@@ -52,6 +52,20 @@ pub struct Discovered {
 
 /// Connects to the server and verifies its authority.
 pub async fn discover(server: &str, hash: AuthorityHash) -> Result<Discovered, DiscoverError> {
+    connect(server, Some(hash)).await
+}
+
+/// Returns the hash of the authority that the server presents. Only a comparison with the hash from
+/// another source shows whether the server is authentic.
+pub async fn presented_authority(server: &str) -> Result<AuthorityHash, DiscoverError> {
+    let found = connect(server, None).await?;
+    let hash = AuthorityHash::of(&found.authority);
+    hash.ok_or(DiscoverError::Tls(rustls::Error::InvalidCertificate(
+        rustls::CertificateError::BadEncoding,
+    )))
+}
+
+async fn connect(server: &str, hash: Option<AuthorityHash>) -> Result<Discovered, DiscoverError> {
     let wrong = || DiscoverError::Url(server.to_owned());
     let url: Uri = server.parse().map_err(|_| wrong())?;
     let has_path = !matches!(url.path(), "" | "/") || url.query().is_some();

@@ -13,8 +13,11 @@ use super::node::{NODE_USER_PREFIX, NODES_GROUP};
 use super::subject::subject;
 
 /// Group of gateways: the organization of a gateway's client certificate.
-const GATEWAYS_GROUP: &str = "rooflet:gateways";
+pub const GATEWAYS_GROUP: &str = "rooflet:gateways";
 const GATEWAY_PREFIX: &str = "rooflet:gateway:";
+/// Group of controllers: the organization of a controller's client certificate.
+pub const CONTROLLERS_GROUP: &str = "rooflet:controllers";
+const CONTROLLER_PREFIX: &str = "rooflet:controller:";
 /// Group of people who read logs of agents.
 const OPERATORS_GROUP: &str = "rooflet:operators";
 const OPERATOR_PREFIX: &str = "rooflet:operator:";
@@ -28,6 +31,8 @@ pub enum Role {
     /// Agent of a node.
     Node,
     Gateway,
+    /// Controller of deployments and nodes.
+    Controller,
     /// Administrator of the control plane, or a person with a certificate that one approved.
     Operator,
 }
@@ -37,6 +42,7 @@ impl Role {
         match self {
             Self::Node => "node",
             Self::Gateway => "gateway",
+            Self::Controller => "controller",
             Self::Operator => "operator",
         }
     }
@@ -66,6 +72,7 @@ impl Identity {
         let (role, name) = [
             (Role::Node, NODES_GROUP, NODE_USER_PREFIX),
             (Role::Gateway, GATEWAYS_GROUP, GATEWAY_PREFIX),
+            (Role::Controller, CONTROLLERS_GROUP, CONTROLLER_PREFIX),
             (Role::Operator, OPERATORS_GROUP, OPERATOR_PREFIX),
         ]
         .into_iter()
@@ -105,6 +112,7 @@ impl Identity {
         let (prefix, group) = match self.role {
             Role::Node => (NODE_USER_PREFIX, NODES_GROUP),
             Role::Gateway => (GATEWAY_PREFIX, GATEWAYS_GROUP),
+            Role::Controller => (CONTROLLER_PREFIX, CONTROLLERS_GROUP),
             Role::Operator => (OPERATOR_PREFIX, OPERATORS_GROUP),
         };
         (format!("{prefix}{}", self.name), group)

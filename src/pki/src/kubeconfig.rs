@@ -9,7 +9,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::Token;
 use super::private_file::{self, WriteFileError};
 use rooflet_base::file;
 use rooflet_base::yaml;
@@ -37,8 +36,8 @@ pub enum WriteKubeconfigError {
 /// Credentials of the user.
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
-    /// Token of the administrator.
-    Token(&'a Token),
+    /// Bearer token.
+    Token(&'a str),
     /// Certificate and key in PEM.
     Certificate { certificate: &'a str, key: &'a str },
 }
@@ -75,7 +74,7 @@ pub fn write_extended(
         });
     }
     let user = match credentials {
-        Credentials::Token(token) => json!({ "token": token.reveal() }),
+        Credentials::Token(token) => json!({ "token": token }),
         Credentials::Certificate { certificate, key } => json!({
             "client-certificate-data": STANDARD.encode(certificate),
             "client-key-data": STANDARD.encode(key),

@@ -16,6 +16,7 @@ mod authority_hash;
 mod bootstrap_token;
 mod certificate_files;
 mod certificate_request;
+mod client_certificate;
 mod discover;
 mod identity;
 mod join_token;
@@ -43,11 +44,13 @@ pub use certificate_request::{
     AlternativeNames, CertificateRequest, SignRequestError, SigningPolicy, check_certificates,
     end_of_certificate,
 };
-pub use discover::{DiscoverError, discover};
-pub use identity::{Identity, Role};
+pub use client_certificate::{ClientCertificate, IssueClientError};
+pub use discover::{DiscoverError, discover, presented_authority};
+pub use identity::{CONTROLLERS_GROUP, GATEWAYS_GROUP, Identity, Role};
 pub use join_token::JoinToken;
 pub use machine_tls::{MachineTls, MachineTlsError};
 pub use node::{KeyRequest, NODE_USER_PREFIX, NODES_GROUP, NodeCertificate};
+pub use private_file::read as read_private;
 pub use revocations::Revocations;
 pub use secrets_key::{OpenSecretsKeyError, SealError, SecretsKey};
 pub use serving::{IssueError, ServingCertificate, is_ip_or_dns_name};

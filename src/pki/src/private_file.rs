@@ -24,7 +24,7 @@ pub(super) fn write(path: &Path, contents: &str) -> Result<(), WriteFileError> {
 }
 
 /// Reads a file; `None` if it does not exist. Revokes permissions of other users.
-pub(super) fn read(path: &Path) -> io::Result<Option<String>> {
+pub fn read(path: &Path) -> io::Result<Option<String>> {
     let Some(contents) = file::if_there(fs::read_to_string(path))? else {
         return Ok(None);
     };

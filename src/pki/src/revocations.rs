@@ -42,7 +42,7 @@ impl Revocations {
     pub fn time_of_issue(&self, identity: &Identity, now: Timestamp) -> Timestamp {
         let revoked = match identity.role {
             Role::Node => lock(&self.times).get(&identity.name).copied(),
-            Role::Gateway | Role::Operator => None,
+            Role::Gateway | Role::Controller | Role::Operator => None,
         };
         let first = revoked.and_then(|revoked| Timestamp::from_second(revoked.as_second() + 1).ok());
         first.map_or(now, |first| now.max(first))

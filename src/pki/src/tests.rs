@@ -302,7 +302,7 @@ fn kubeconfig_contains_server_authority_and_token() {
         &path,
         "https://127.0.0.1:6443",
         authority.certificate_pem(),
-        Credentials::Token(&token),
+        Credentials::Token(token.reveal()),
     )
     .unwrap();
     assert_eq!(mode(&path), 0o600);
@@ -325,7 +325,7 @@ fn kubeconfig_contains_server_authority_and_token() {
         &path,
         "https://127.0.0.1:7443",
         authority.certificate_pem(),
-        Credentials::Token(&token),
+        Credentials::Token(token.reveal()),
     )
     .unwrap();
     let text = fs::read_to_string(&path).unwrap();
@@ -351,7 +351,7 @@ fn keeps_kubeconfig_of_other_tools() {
             &path,
             "https://127.0.0.1:1",
             authority.certificate_pem(),
-            Credentials::Token(&token),
+            Credentials::Token(token.reveal()),
         )
     };
     let prod = "apiVersion: v1\nkind: Config\nclusters: [{name: prod, cluster: {server: 'https://prod'}}]\n";
@@ -375,7 +375,7 @@ fn keeps_kubeconfig_of_other_tools() {
         &dir.path().join("no/config"),
         "https://x",
         authority.certificate_pem(),
-        Credentials::Token(&token),
+        Credentials::Token(token.reveal()),
     )
     .unwrap_err();
     assert!(Chain(&err).to_string().contains("no/config"), "{}", Chain(&err));
@@ -441,7 +441,7 @@ fn discovery_verifies_authority_hash_and_server_name() {
     let der = authority.certificate();
     let hash = AuthorityHash::of(der).unwrap();
     let found = |config: &ServerConfig, name: &str| {
-        let discovery = Discovery::of(hash);
+        let discovery = Discovery::of(Some(hash));
         let handshake = connect(discovery.client_config().unwrap(), config, name);
         handshake.map(|_| discovery.authority())
     };

@@ -45,7 +45,7 @@ use rooflet_process::open_files;
 use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
 
-use self::credentials::{join, key, leave, token, web_page};
+use self::credentials::{join, key, leave, login, token, web_page, whoami};
 use self::nodes::{cordon, drain};
 use self::observation::{events, logs, top};
 use self::service::ServiceArgs;
@@ -89,6 +89,10 @@ enum Command {
     Join(join::Args),
     /// Remove this machine from its fleet: delete its FleetNode and its credentials.
     Leave(leave::Args),
+    /// Store your credentials for a remote API server in a kubeconfig.
+    Login(login::Args),
+    /// Print the user that the API server sees, and the end of the credentials.
+    Whoami(whoami::Args),
     /// Create, list and delete the tokens with which other machines join.
     Token(token::Args),
     /// Create, list and delete API keys of the gateway's clients, and print their use.
@@ -238,6 +242,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Agent(args) => block_on(agent::run(args.run)),
         Command::Join(args) => block_on(join::run(args)),
         Command::Leave(args) => block_on(leave::run(args)),
+        Command::Login(args) => block_on(login::run(args)),
+        Command::Whoami(args) => block_on(whoami::run(args)),
         Command::Key(args) => block_on(key::run(args)),
         Command::Token(args) => block_on(token::run(args)),
         Command::Ui(args) => block_on(web_page::run(args)),

@@ -8,6 +8,7 @@ mod kubeconfig;
 pub(crate) mod listeners;
 mod network_link;
 pub(crate) mod own_log;
+pub(crate) mod process_kubeconfigs;
 mod secrets_seal;
 pub(crate) mod server;
 pub(crate) mod shutdown;

@@ -20,11 +20,12 @@ use crate::fleet_trust::FleetTrust;
 use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
-use rooflet_base::file::{if_there, replace};
+use rooflet_base::file::replace;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, CertificateKind, Changes, SigningError, sign};
 use rooflet_pki::{
     Identity, KeyRequest, MachineTls, MachineTlsError, NodeCertificate, Revocations, Role, is_ip_or_dns_name,
+    read_private,
 };
 
 /// Interval between checks of the certificate's age.
@@ -223,7 +224,7 @@ impl MachineCertificate {
                 (CertificateKind::NodeServing, KeyRequest::serving(node, names))
             }
             Purpose::Gateway { name } => (
-                CertificateKind::Client {
+                CertificateKind::Gateway {
                     lifetime: GATEWAY_LIFETIME,
                 },
                 KeyRequest::client(&Identity::new(Role::Gateway, name)),
@@ -262,7 +263,7 @@ impl MachineCertificate {
 
 /// Reads a file and uses its certificate and trust. An unusable file is ignored.
 fn restore(path: &Utf8Path, tls: &MachineTls) -> Held {
-    let text = match if_there(std::fs::read(path)) {
+    let text = match read_private(path.as_std_path()) {
         Ok(Some(text)) => text,
         Ok(None) => return Held::default(),
         Err(err) => {
@@ -270,7 +271,7 @@ fn restore(path: &Utf8Path, tls: &MachineTls) -> Held {
             return Held::default();
         }
     };
-    let Ok(held) = serde_json::from_slice::<Held>(&text) else {
+    let Ok(held) = serde_json::from_str::<Held>(&text) else {
         warn!(%path, "the file with the certificate of this machine is invalid; requesting a new one");
         return Held::default();
     };

@@ -43,7 +43,10 @@ fn may_call(role: Role, area: Area) -> bool {
         (Role::Operator, _)
         | (Role::Gateway, Area::Inference | Area::Status)
         | (Role::Node, Area::Status) => true,
-        (Role::Gateway, Area::Logs) | (Role::Node, Area::Inference | Area::Logs) => false,
+        (Role::Gateway, Area::Logs)
+        | (Role::Node, Area::Inference | Area::Logs)
+        // A controller reads the API server only.
+        | (Role::Controller, _) => false,
     }
 }
 
@@ -106,6 +109,7 @@ mod tests {
             (Role::Operator, [true, true, true, true, true, true]),
             (Role::Gateway, [true, true, true, false, true, true]),
             (Role::Node, [false, false, false, false, true, true]),
+            (Role::Controller, [false; 6]),
         ] {
             let got = paths.map(|path| may_call(role, Area::of(path)));
             assert_eq!(got, expect, "{role:?}");

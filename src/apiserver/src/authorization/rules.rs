@@ -43,6 +43,8 @@ pub(crate) struct RequestHead<'a> {
     pub path: &'a str,
     /// Field selector of the query.
     pub field_selector: &'a str,
+    /// Name that the field selector of a list or watch requires.
+    pub selected: Option<&'a str>,
 }
 
 /// User that reads or changes an object.
@@ -175,7 +177,8 @@ fn target_of(asked: RequestHead<'_>) -> Target<'_> {
         resource: &at.resource,
         subresource: at.subresource.as_deref(),
         namespace: at.namespace.as_ref().or(own).map(String::as_str),
-        name: at.name.as_deref(),
+        // As in Kubernetes, a list of one object by its name is a request for this name.
+        name: at.name.as_deref().or(asked.selected),
         field_selector: asked.field_selector,
     })
 }
@@ -293,6 +296,7 @@ mod tests {
             verb,
             path,
             field_selector: "",
+            selected: None,
         };
         let allowed = rules.authorize(user, asked);
         allowed.map_err(|err| err.message().to_owned())

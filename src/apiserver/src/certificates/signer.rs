@@ -8,8 +8,8 @@ use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 use crate::authentication::{BOOTSTRAPPERS, MASTERS};
 use rooflet_apimachinery::schema::names;
 use rooflet_pki::{
-    AlternativeNames, CertificateRequest, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
-    SigningPolicy,
+    AlternativeNames, CertificateRequest, Identity, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
+    Role, SigningPolicy,
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -129,9 +129,24 @@ impl Signer {
                 Some("Auto approving kubelet client certificate requested with a bootstrap token.")
             }
             Self::NodeServing if is_same_node => Some("Auto approving self kubelet serving certificate."),
+            Self::UserClient if is_same_gateway(request, by) => {
+                Some("Auto approving self gateway client certificate.")
+            }
             Self::NodeClient | Self::NodeServing | Self::UserClient => None,
         }
     }
+}
+
+/// Returns whether a gateway requests a certificate of its own identity and group.
+fn is_same_gateway(request: &CertificateRequest, by: Requestor<'_>) -> bool {
+    let groups: Vec<String> = by.groups.iter().map(|group| (*group).to_owned()).collect();
+    let requestor = Identity::of_subject(by.name, &groups);
+    let requested = Identity::of_subject(&request.common_name, &request.organizations);
+    requested
+        .as_ref()
+        .is_some_and(|identity| identity.role == Role::Gateway)
+        && request.organizations.len() == 1
+        && requestor == requested
 }
 
 /// Returns usages and lifetime of the certificate for an accepted request.

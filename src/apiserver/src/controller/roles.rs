@@ -22,13 +22,13 @@ use rooflet_store::{Event, ListOptions, Record, Revision};
 /// Creates the default roles and bindings and those in `more`, adds missing rules and subjects, and
 /// computes the rules of aggregated ClusterRoles. An error contains the name of the object.
 pub(crate) async fn ensure(engine: &Engine, more: &[Value]) -> Result<(), (String, ApiError)> {
-    let roles = defaults::cluster_roles().into_iter().chain(more.iter().cloned());
-    let bindings = defaults::cluster_role_bindings();
-    let objects = roles.map(|role| (BuiltIn::ClusterRole, role)).chain(
-        bindings
-            .into_iter()
-            .map(|binding| (BuiltIn::ClusterRoleBinding, binding)),
-    );
+    let of = |kind: BuiltIn, objects: Vec<Value>| objects.into_iter().map(move |object| (kind, object));
+    let more = more
+        .iter()
+        .filter_map(|object| Some((kind_of(object)?, object.clone())));
+    let objects = of(BuiltIn::ClusterRole, defaults::cluster_roles())
+        .chain(of(BuiltIn::ClusterRoleBinding, defaults::cluster_role_bindings()))
+        .chain(more);
     // Concurrent writes share a sync to disk.
     try_join_all(objects.map(async |(kind, object)| {
         let ensured = ensure_one(engine, kind, &object).await;
@@ -38,6 +38,17 @@ pub(crate) async fn ensure(engine: &Engine, more: &[Value]) -> Result<(), (Strin
     aggregate(engine).await.map(drop)
 }
 
+/// Returns the kind of a role or binding; `None` for other objects.
+fn kind_of(object: &Value) -> Option<BuiltIn> {
+    match object["kind"].as_str()? {
+        "Role" => Some(BuiltIn::Role),
+        "ClusterRole" => Some(BuiltIn::ClusterRole),
+        "RoleBinding" => Some(BuiltIn::RoleBinding),
+        "ClusterRoleBinding" => Some(BuiltIn::ClusterRoleBinding),
+        _ => None,
+    }
+}
+
 async fn ensure_one(engine: &Engine, kind: BuiltIn, default: &Value) -> Result<(), ApiError> {
     let resource = Arc::clone(engine.registry.snapshot().built_in(kind));
     let mut default = default.clone();
@@ -45,7 +56,8 @@ async fn ensure_one(engine: &Engine, kind: BuiltIn, default: &Value) -> Result<(
         map.remove("apiVersion");
         map.remove("kind");
     }
-    let target = Target::new(&resource, None, object::name(&default));
+    let namespace = default["metadata"]["namespace"].as_str().map(str::to_owned);
+    let target = Target::new(&resource, namespace.as_deref(), object::name(&default));
     let mut warnings = Warnings::default();
     let options = WriteOptions::INTERNAL;
     if engine.store.get(&target.key()).is_none() {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::audit::{Audit, Finished, Identity};
+use crate::audit::{Audit, CreatedName, Finished, Identity};
 use crate::authentication::account_token::{Referenced, TokenUser};
 use crate::authentication::{
     self, API_AUDIENCE, Guesses, Impersonation, RejectTokenError, TokenSources, User,
@@ -39,6 +39,7 @@ use crate::metrics::ApiServerMetrics;
 use crate::object;
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::{ApiError, deleted};
+use rooflet_apimachinery::selector::FieldSelector;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
 use rooflet_pki::{AccountKey, BootstrapToken, Token, UserCertificates};
@@ -81,6 +82,14 @@ pub(super) struct Call<'a> {
     subresource: Option<Subresource>,
 }
 
+/// Returns the name of the only object that a field selector can select.
+fn required_name(field_selector: &str) -> Option<String> {
+    let selector = FieldSelector::parse(field_selector).ok()?;
+    let name = selector.exact("metadata.name")?;
+    let is_segment = !matches!(name, "" | "." | "..") && !name.contains(['/', '%']);
+    is_segment.then(|| name.to_owned())
+}
+
 impl Api {
     /// Authenticates and authorizes a request and acquires an in-flight permit. Uses only the
     /// request head, before the body is read, so that rejected requests are cheap.
@@ -89,11 +98,15 @@ impl Api {
     pub(crate) fn admit(&self, request: &Request, identity: &mut Identity) -> Result<Admitted, ApiError> {
         let route = routes::parse(&request.path);
         let verb = verb(request, &route);
+        let field_selector = request.query.get("fieldSelector").unwrap_or_default();
+        let selected = Some(field_selector).filter(|_| matches!(verb, Verb::List | Verb::Watch));
+        let selected = selected.and_then(required_name);
         let head = RequestHead {
             route: &route,
             verb,
             path: &request.path,
-            field_selector: request.query.get("fieldSelector").unwrap_or_default(),
+            field_selector,
+            selected: selected.as_deref(),
         };
         let admitted = self.authenticate(request, identity).and_then(|user| {
             self.rules.authorize(&user, head)?;
@@ -152,6 +165,10 @@ impl Api {
                 identity,
                 client,
                 status: reply.status(),
+                created: reply
+                    .extensions()
+                    .get::<CreatedName>()
+                    .map(|CreatedName(name)| name.as_str()),
                 id: &id,
                 received,
                 finished: self.engine.clock.now(),
@@ -416,7 +433,14 @@ impl Api {
             .engine
             .create(&call.target(), working, options, warnings)
             .await?;
-        self.show(call, media, StatusCode::CREATED, &written.object)
+        let name = match &written.object {
+            ResultObject::Record(record) => object::name(record.json()),
+            ResultObject::Value(value) => object::name(value),
+        }
+        .to_owned();
+        let mut reply = self.show(call, media, StatusCode::CREATED, &written.object)?;
+        reply.extensions_mut().insert(CreatedName(name));
+        Ok(reply)
     }
 
     async fn update(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {

@@ -302,3 +302,27 @@ async fn invalid_roles_and_bindings_are_rejected() {
         )
     );
 }
+
+/// As in Kubernetes, the field selector `metadata.name=NAME` makes a list or watch a request for NAME.
+#[tokio::test]
+async fn permission_for_a_name_permits_a_list_of_this_name() {
+    let server = TestServer::start().await;
+    let mut named = rule(&["list", "watch"], "", &["configmaps"]);
+    named["resourceNames"] = json!(["mine"]);
+    create(&server, ROLES, &role("one", json!([named]))).await;
+    create(&server, BINDINGS, &binding("one", "Role", "one", "alice")).await;
+    let alice = As {
+        server: &server,
+        user: "alice",
+    };
+    let list = |selector: &str| format!("{MAPS}?{selector}");
+    assert_eq!(alice.get(&list("fieldSelector=metadata.name%3Dmine")).await, 200);
+    for other in [
+        "",
+        "fieldSelector=metadata.name%3Dother",
+        "fieldSelector=metadata.name%21%3Dmine",
+        "fieldSelector=metadata.namespace%3Dmine",
+    ] {
+        assert_eq!(alice.get(&list(other)).await, 403, "{other}");
+    }
+}

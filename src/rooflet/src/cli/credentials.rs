@@ -4,5 +4,7 @@
 pub(super) mod join;
 pub(super) mod key;
 pub(super) mod leave;
+pub(super) mod login;
 pub(super) mod token;
 pub(super) mod web_page;
+pub(super) mod whoami;

@@ -15,6 +15,7 @@ use super::Failure;
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::listeners::BindError;
 use crate::node::own_log;
+use crate::node::process_kubeconfigs;
 use crate::node::server;
 use crate::node::server::{Role, ServerConfig, StartServerError};
 use crate::node::shutdown;
@@ -248,7 +249,7 @@ fn processes(args: &Args) -> Result<Processes, Failure> {
         },
         gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
         web_listen: settle_web(args.web_listen)?,
-        kubeconfig_out: kubeconfig_out(args),
+        gateway_kubeconfig: process_kubeconfigs::of_gateway(&args.data_dir),
     })
 }
 

@@ -18,6 +18,7 @@ use super::server::{settle, settle_web};
 use super::{Failure, ui};
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::data_dir;
+use crate::node::process_kubeconfigs;
 use crate::node::shutdown;
 use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
@@ -349,7 +350,10 @@ impl Layout {
             "--stop-with-stdin".into(),
             format!("--data-dir={}", self.data_dir.join("server")),
             format!("--gateway-listen={}", self.gateway_listen),
-            format!("--kubeconfig={}", self.kubeconfig),
+            format!(
+                "--kubeconfig={}",
+                process_kubeconfigs::of_gateway(&self.data_dir.join("server"))
+            ),
             format!("--allowed-origins={}", self.allowed_origins),
         ];
         // Verified by `Layout::prepare`.

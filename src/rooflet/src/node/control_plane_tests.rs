@@ -70,7 +70,7 @@ impl Fixture {
             kubeconfig.as_std_path(),
             &url,
             authority.certificate_pem(),
-            pki::kubeconfig::Credentials::Token(&token),
+            pki::kubeconfig::Credentials::Token(token.reveal()),
         )
         .expect("written");
         let certificate = ServingCertificate::issue(authority, [], Clock::System).expect("a certificate");
@@ -382,7 +382,7 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
         path.as_std_path(),
         url.trim_matches(['"', '\'']),
         authority.certificate_pem(),
-        pki::kubeconfig::Credentials::Token(&token),
+        pki::kubeconfig::Credentials::Token(token.reveal()),
     )
     .expect("written");
     let message = outcome(std::fs::read_to_string(&path).expect("written")).await;

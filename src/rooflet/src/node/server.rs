@@ -14,6 +14,7 @@ use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
+use super::process_kubeconfigs::{self, ProcessKubeconfigError, ProcessKubeconfigs};
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
 use super::traces;
@@ -129,6 +130,8 @@ pub(crate) enum StartServerError {
     AgentTls(#[from] MachineTlsError),
     #[error("writing the kubeconfig")]
     Kubeconfig(#[from] kubeconfig::WriteKubeconfigError),
+    #[error("writing the kubeconfigs of gateway and controller")]
+    ProcessKubeconfigs(#[from] ProcessKubeconfigError),
     #[error("starting the API server")]
     ApiServer(#[from] StartApiServerError),
     #[error("connecting to the API server")]
@@ -156,7 +159,8 @@ impl StartServerError {
             | Self::AccountKey(_)
             | Self::Certificate(_)
             | Self::AgentTls(_)
-            | Self::Kubeconfig(_) => ExitStatus::Config,
+            | Self::Kubeconfig(_)
+            | Self::ProcessKubeconfigs(_) => ExitStatus::Config,
             Self::ApiServer(_) | Self::Connect(_) | Self::Listener(_) | Self::Metrics(_) => {
                 ExitStatus::Failure
             }
@@ -224,12 +228,21 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     });
     let serving = serving.or_else(|| local_authority.map(Arc::new));
     if has(Role::Controller) {
+        let data_dir = config.data_dir.clone();
         let config = ControllerConfig {
-            identity: identity(&Host::Native.identity().hostname, &config.roles, &config.data_dir),
+            identity: identity(&Host::Native.identity().hostname, &config.roles, &data_dir),
             reserve_node_failures: config.reserve_node_failures,
             hub: config.hub.clone(),
         };
-        controller::run(config, client.clone(), clock.clone(), tasks, &registry)?;
+        // With its own identity, the audit log tells its requests from those of the administrator.
+        let client = match has(Role::Apiserver) {
+            true => {
+                let own = process_kubeconfigs::of_controller(&data_dir);
+                follow(&KubeconfigSource::File(own), &clock, tasks).await?
+            }
+            false => client.clone(),
+        };
+        controller::run(config, client, clock.clone(), tasks, &registry)?;
     }
     let certificate = |address: SocketAddr| match &serving {
         Some(authority) if !address.ip().is_loopback() => {
@@ -394,7 +407,7 @@ async fn start_api_server(
         },
         authorizers: vec![Arc::new(NodeAuthorizer)],
         policies: vec![Arc::new(NodeAuthorizer)],
-        cluster_roles: rooflet_authorizer::cluster_roles(),
+        roles: rooflet_authorizer::roles(),
     };
     let server = ApiServer::new(api, store.clone(), clock.clone(), registry)?;
     let definitions: Vec<_> = crd::all()
@@ -410,11 +423,21 @@ async fn start_api_server(
         from_here.set_ip(Ipv4Addr::LOCALHOST.into());
     }
     let url = format!("https://{from_here}");
+    let processes = ProcessKubeconfigs {
+        data_dir: directory.to_owned(),
+        server: url.clone(),
+        authority: authority.certificate_pem().to_owned(),
+        clients: open_authority(AuthorityKind::Client)?,
+        hostname: Host::Native.identity().hostname.to_lowercase(),
+        clock: clock.clone(),
+    };
+    let renew_at = processes.write()?;
+    processes.keep(renew_at, tasks);
     kubeconfig::write_extended(
         config.kubeconfig_out.as_std_path(),
         &url,
         authority.certificate_pem(),
-        Credentials::Token(&token),
+        Credentials::Token(token.reveal()),
         web_address.map(rooflet_web::kubeconfig_extension),
     )?;
     info!(kubeconfig = %config.kubeconfig_out, "kubeconfig written");

@@ -283,6 +283,28 @@ fn joining_and_renewing_nodes_are_approved_automatically() {
 }
 
 #[test]
+fn gateway_renews_only_its_own_certificate() {
+    const GATEWAYS: &str = "rooflet:gateways";
+    let own = "rooflet:gateway:a";
+    let check = |subject: (&str, &str), by: (&str, &[&str]), expect: bool| {
+        let request = request(subject.0, subject.1, &[]);
+        let (name, groups) = by;
+        let got = Signer::UserClient.approves(&request, &CLIENT, Requestor { name, groups });
+        assert_eq!(got.is_some(), expect, "{subject:?} {by:?}: {got:?}");
+    };
+    let by_itself: (&str, &[&str]) = (own, &[GATEWAYS, "system:authenticated"]);
+    check((GATEWAYS, own), by_itself, true);
+    check((GATEWAYS, "rooflet:gateway:b"), by_itself, false);
+    check(("rooflet:controllers", own), by_itself, false);
+    check(("rooflet:controllers", "rooflet:controller:a"), by_itself, false);
+    check(("team", own), by_itself, false);
+    check((GATEWAYS, own), (own, &["team"]), false);
+    check((GATEWAYS, own), ("a", &[GATEWAYS]), false);
+    let controller: (&str, &[&str]) = ("rooflet:controller:a", &["rooflet:controllers"]);
+    check(("rooflet:controllers", "rooflet:controller:a"), controller, false);
+}
+
+#[test]
 fn certificate_lifetime_follows_the_request_up_to_one_year() {
     const DAY: i64 = 24 * 3600;
     for (requested, days) in [

@@ -30,7 +30,8 @@ pub(super) struct Processes {
     pub(super) listen: SocketAddr,
     pub(super) gateway_listen: SocketAddr,
     pub(super) web_listen: WebListen,
-    pub(super) kubeconfig_out: Utf8PathBuf,
+    /// Kubeconfig that the API server writes for the gateway.
+    pub(super) gateway_kubeconfig: Utf8PathBuf,
 }
 
 impl Processes {
@@ -83,7 +84,7 @@ impl Processes {
         self.roles.contains(&Role::Apiserver)
     }
 
-    /// Waits until the API server has written its kubeconfig and accepts connections.
+    /// Waits until the API server has written the gateway's kubeconfig and accepts connections.
     async fn api_server_ready(&self) {
         let mut address = self.listen;
         if address.ip().is_unspecified() {
@@ -92,7 +93,7 @@ impl Processes {
                 SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
             });
         }
-        while !self.kubeconfig_out.exists() || TcpStream::connect(address).await.is_err() {
+        while !self.gateway_kubeconfig.exists() || TcpStream::connect(address).await.is_err() {
             tokio::time::sleep(POLL).await;
         }
     }
@@ -130,7 +131,7 @@ impl Processes {
         args.push("--roles=gateway".into());
         args.push(format!("--gateway-listen={}", self.gateway_listen).into());
         if self.has_api_server() {
-            args.push(format!("--kubeconfig={}", self.kubeconfig_out).into());
+            args.push(format!("--kubeconfig={}", self.gateway_kubeconfig).into());
             args.push("--local-authority".into());
         }
         args.push(STOP_WITH_STDIN.into());
@@ -196,7 +197,7 @@ mod tests {
             listen: "127.0.0.1:1".parse().expect("an address"),
             gateway_listen: "127.0.0.1:2".parse().expect("an address"),
             web_listen: "off".parse().expect("a value"),
-            kubeconfig_out: "/d/kubeconfig".into(),
+            gateway_kubeconfig: "/d/gateway.kubeconfig".into(),
         };
         let own = args(
             "server --data-dir /d --listen 127.0.0.1:0 --gateway-listen=127.0.0.1:0 --web-listen off --simulate f.yaml --kubeconfig x --let-sleep",
@@ -212,7 +213,7 @@ mod tests {
             all.gateway(&own),
             args(
                 "server --data-dir /d --let-sleep --roles=gateway --gateway-listen=127.0.0.1:2 \
-                 --kubeconfig=/d/kubeconfig --local-authority --stop-with-stdin"
+                 --kubeconfig=/d/gateway.kubeconfig --local-authority --stop-with-stdin"
             )
         );
         let remote = Processes {
