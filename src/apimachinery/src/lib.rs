@@ -4,6 +4,7 @@
 //! The crate does not depend on rooflet's kinds and does no I/O.
 
 pub mod fields;
+pub mod json_syntax;
 pub mod jsonpath;
 pub mod patch;
 pub mod schema;

@@ -146,6 +146,20 @@ static TYPE_SCHEMAS: LazyLock<BTreeMap<&str, TypeSchema>> = LazyLock::new(|| {
         .collect()
 });
 
+/// Returns true if a built-in kind has this version and kind.
+pub(crate) fn is_kind(api_version: &str, kind: &str) -> bool {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    BuiltIn::of_group(group).any(|facts| facts.version == version && facts.kind == kind)
+}
+
+/// Returns the Go package of the types of a built-in group, which some errors name.
+pub(crate) fn go_package(group: &str) -> &str {
+    match group {
+        "" | "events.k8s.io" => "core",
+        group => group.split('.').next().unwrap_or_default(),
+    }
+}
+
 impl BuiltIn {
     /// All kinds in discovery order.
     pub(crate) const ALL: [Self; 19] = [
@@ -582,6 +596,17 @@ impl BuiltIn {
         }
     }
 
+    pub(crate) fn has_own_selectable_fields(self) -> bool {
+        matches!(
+            self,
+            Self::Namespace
+                | Self::Secret
+                | Self::Event
+                | Self::EventsEvent
+                | Self::CertificateSigningRequest
+        )
+    }
+
     /// Returns the value of a selectable field, besides name and namespace.
     pub(crate) fn selectable_field<'a>(
         self,
@@ -622,7 +647,7 @@ fn config_key(key: &str) -> Vec<String> {
         errors.push(
             "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
              'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
-                .replace(",  or", ", or"),
+                .to_owned(),
         );
     }
     match key {

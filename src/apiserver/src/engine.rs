@@ -32,7 +32,7 @@ use rooflet_base::error::Chain;
 use rooflet_store::{Change, CommitError, Expect, Guard, Key, Record, Revision, Store, Write};
 
 pub(crate) use apply::AppliedConfiguration;
-pub(crate) use decode::{DecodeFault, Warnings, object as decode_object, request_body};
+pub(crate) use decode::{DecodeFault, Warnings, not_registered, object as decode_object, request_body};
 pub(crate) use delete::Deleted;
 pub(crate) use scale::{ScaleEdit, scale_of};
 pub(crate) use update::Edit;

@@ -142,12 +142,23 @@ impl ApiError {
         Self::plain(StatusCode::NOT_FOUND, Reason::NotFound, "404 page not found\n")
     }
 
-    /// Returns the error of a method that a built-in path does not support.
-    pub(crate) fn plain_method_not_allowed() -> Self {
-        Self::plain(
+    /// Returns the error of a method that no route of a built-in path has.
+    pub(crate) fn no_such_method() -> Self {
+        Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             Reason::MethodNotAllowed,
-            "405: Method Not Allowed",
+            "the server does not allow this method on the requested resource".to_owned(),
+            Some(Details::default()),
+        )
+    }
+
+    /// Returns the error of a patch in a format that no route of a built-in kind reads.
+    pub(crate) fn unsupported_patch_type() -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Reason::UnsupportedMediaType,
+            "415: Unsupported Media Type".to_owned(),
+            Some(Details::default()),
         )
     }
 
@@ -362,6 +373,8 @@ impl ApiError {
     }
 
     pub fn method_not_allowed(resource: &GroupResource, verb: Verb) -> Self {
+        // kube-apiserver has no verb for other methods.
+        let verb = if verb == Verb::Other { "" } else { verb.as_str() };
         let message = format!("{verb} is not supported on resources of kind \"{resource}\"");
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,

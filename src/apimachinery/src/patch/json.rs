@@ -20,6 +20,9 @@ pub enum JsonPatchError {
     /// 413.
     #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
     TooManyOperations(usize),
+    /// 422: an unknown operation, or one with missing members.
+    #[error("the server rejected our request due to an error in our request")]
+    Operation(#[source] serde_json::Error),
     /// 422: a test failed, or a path does not exist.
     #[error("the server rejected our request due to an error in our request")]
     Rejected(#[source] json_patch::PatchError),
@@ -35,26 +38,41 @@ pub enum JsonPatchError {
 
 /// Parsed patch within the limit of operations. May still fail on a document.
 #[derive(Clone, Debug)]
-pub struct JsonPatch(Patch);
+pub struct JsonPatch {
+    operations: Patch,
+    unknown_members: Vec<String>,
+}
 
 impl JsonPatch {
     pub fn parse(patch: &Value) -> Result<Self, JsonPatchError> {
         let operations = patch.as_array().ok_or_else(|| {
-            JsonPatchError::Malformed("a JSON patch must be a list of operations".to_owned())
+            let found = if patch.is_object() { "object" } else { "value" };
+            JsonPatchError::Malformed(format!(
+                "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
+            ))
         })?;
         if operations.len() > OPERATIONS_MAX {
             return Err(JsonPatchError::TooManyOperations(operations.len()));
         }
+        let unknown_members = unknown_members(operations);
         serde_json::from_value(patch.clone())
-            .map(Self)
-            .map_err(|err| JsonPatchError::Malformed(err.to_string()))
+            .map(|operations| Self {
+                operations,
+                unknown_members,
+            })
+            .map_err(JsonPatchError::Operation)
+    }
+
+    /// Returns the faults of members that no operation has, in the words of kube-apiserver.
+    pub fn unknown_members(&self) -> &[String] {
+        &self.unknown_members
     }
 
     /// Returns the patched document. After an error, the original is unchanged.
     pub fn apply(&self, document: &Value) -> Result<Value, JsonPatchError> {
         let mut patched = document.clone();
         let mut copied_bytes = 0;
-        for operation in &self.0.0 {
+        for operation in &self.operations.0 {
             if built_depth(operation, &patched) > NESTING_MAX {
                 return Err(JsonPatchError::TooDeep);
             }
@@ -82,6 +100,17 @@ impl JsonPatch {
         }
         Ok(patched)
     }
+}
+
+fn unknown_members(operations: &[Value]) -> Vec<String> {
+    let members = operations.iter().enumerate().flat_map(|(index, operation)| {
+        let members = operation.as_object().into_iter().flatten();
+        members.map(move |(name, _)| (index, name))
+    });
+    members
+        .filter(|(_, name)| !matches!(name.as_str(), "op" | "from" | "path" | "value"))
+        .map(|(index, name)| format!("json patch unknown field \"[{index}].{name}\""))
+        .collect()
 }
 
 /// Returns the nesting depth that an operation creates.
@@ -193,10 +222,10 @@ mod tests {
             let rejected = rejection(json!({}), patch);
             assert!(matches!(rejected, JsonPatchError::Rejected(_)), "{rejected:?}");
         }
-        for patch in [json!({"op": "add"}), json!([{"op": "hop", "path": "/a"}])] {
-            let rejected = rejection(json!({}), patch);
-            assert!(matches!(rejected, JsonPatchError::Malformed(_)), "{rejected:?}");
-        }
+        let rejected = rejection(json!({}), json!({"op": "add"}));
+        assert!(matches!(rejected, JsonPatchError::Malformed(_)), "{rejected:?}");
+        let rejected = rejection(json!({}), json!([{"op": "hop", "path": "/a"}]));
+        assert!(matches!(rejected, JsonPatchError::Operation(_)), "{rejected:?}");
         let many = vec![json!({"op": "test", "path": "", "value": {}}); OPERATIONS_MAX + 1];
         let rejected = rejection(json!({}), Value::from(many));
         assert!(

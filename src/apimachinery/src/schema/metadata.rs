@@ -146,8 +146,17 @@ const IMMUTABLE: [&str; 6] = [
 ];
 
 /// Validates `metadata` of an update. Kinds with `unconditional` updates accept a missing
-/// resourceVersion.
+/// resourceVersion. Errors are repeated as often as kube-apiserver runs the same checks.
 pub fn validate_update(metadata: &Value, old: &Value, unconditional: bool) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    validate_maps_and_owners(metadata, &mut errors);
+    for _ in 0..2 {
+        errors.extend(validate_changes(metadata, old, unconditional));
+    }
+    errors
+}
+
+fn validate_changes(metadata: &Value, old: &Value, unconditional: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old
         .get("deletionTimestamp")
@@ -506,19 +515,18 @@ mod tests {
         assert_eq!(update(json!({}), &old), [""; 0]);
         assert_eq!(
             update(json!({"uid": "2"}), &old),
-            [r#"metadata.uid: Invalid value: "2": field is immutable"#]
+            [r#"metadata.uid: Invalid value: "2": field is immutable"#; 2]
         );
         assert_eq!(
             update(json!({"resourceVersion": ""}), &old),
-            [r#"metadata.resourceVersion: Invalid value: "": must be specified for an update"#]
+            [r#"metadata.resourceVersion: Invalid value: "": must be specified for an update"#; 2]
         );
         let mut dying = old;
         dying["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(
             update(json!({"finalizers": ["x/y", "new/z"]}), &dying),
-            [
-                r#"metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"new/z"}"#
-            ]
+            [r#"metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"new/z"}"#;
+                2]
         );
     }
 

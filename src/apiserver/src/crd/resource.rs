@@ -49,15 +49,25 @@ pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &Cancellat
         .filter(|version| is_served(version) || name_of(version) == storage)
         .collect();
     known.sort_by_key(|version| std::cmp::Reverse(Version::parse(&name_of(version)).priority()));
+    let newest = known
+        .iter()
+        .find(|version| is_served(version) && version["deprecated"] != Value::Bool(true))
+        .map(|version| name_of(version));
+    let priority = |name: &str| Version::parse(name).priority();
     known
         .into_iter()
         .map(|version| {
             let name = name_of(version);
+            let newer = newest
+                .as_deref()
+                .filter(|newest| priority(newest) > priority(&name));
+            let advice = newer.map_or_else(String::new, |newer| format!("; use {group}/{newer} {kind}"));
             let kind = kind.clone();
             let deprecation_warning = (version["deprecated"] == Value::Bool(true)).then(|| {
-                version["deprecationWarning"]
-                    .as_str()
-                    .map_or_else(|| format!("{group}/{name} {kind} is deprecated"), str::to_owned)
+                version["deprecationWarning"].as_str().map_or_else(
+                    || format!("{group}/{name} {kind} is deprecated{advice}"),
+                    str::to_owned,
+                )
             });
             let open_api = &version["schema"]["openAPIV3Schema"];
             let custom = CustomVersion {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::endpoints::negotiate::Encoding;
+use rooflet_apimachinery::json_syntax;
 use rooflet_apimachinery::schema::strict;
 use rooflet_apimachinery::schema::strict::StrictJson;
 use rooflet_base::yaml;
@@ -21,8 +22,8 @@ pub(crate) struct Body {
 /// Error of a body that is not JSON or YAML. Its text follows `json parse error: ` or `yaml: `.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ParseBodyError {
-    #[error("unexpected end of JSON input")]
-    Empty,
+    #[error("{0}")]
+    Syntax(String),
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     #[error(transparent)]
@@ -44,10 +45,22 @@ pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, ParseBodyE
 }
 
 fn parse_json(bytes: &[u8]) -> Result<StrictJson, ParseBodyError> {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(ParseBodyError::Empty);
+    strict::parse(bytes).map_err(|err| match json_syntax::syntax_error(bytes) {
+        Some(text) => ParseBodyError::Syntax(text),
+        None => ParseBodyError::Json(err),
+    })
+}
+
+/// Returns Go's name of a JSON value's type.
+pub(crate) fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
-    Ok(strict::parse(bytes)?)
 }
 
 /// Returns the start of a body for an error message: text if it looks like JSON, otherwise

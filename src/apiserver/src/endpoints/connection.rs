@@ -19,6 +19,7 @@ use tracing::{debug, error, info};
 
 use crate::audit::Identity;
 use crate::endpoints::handlers::{Admitted, Api};
+use crate::endpoints::negotiate::{self, Encoding};
 use crate::endpoints::reply::{self, Reply};
 use crate::endpoints::request::{Certificates, Query, Request};
 use crate::status::ApiError;
@@ -143,7 +144,11 @@ async fn respond(
             if !request.headers.contains_key(header::EXPECT) {
                 drain(body).await;
             }
-            let mut reply = reply::error(&err, request.is_pretty());
+            let mut reply = reply::error(
+                &err,
+                negotiate::error_encoding(request.accept()),
+                request.is_pretty(),
+            );
             api.audit(&request, &identity, client, received, &mut reply);
             return reply;
         }
@@ -154,7 +159,11 @@ async fn respond(
         .await
         .unwrap_or_else(|_| {
             error!(path = request.path, "request handler panicked");
-            reply::error(&ApiError::internal("the request handler panicked"), false)
+            reply::error(
+                &ApiError::internal("the request handler panicked"),
+                Encoding::Json,
+                false,
+            )
         });
     api.audit(&request, &identity, client, received, &mut reply);
     reply

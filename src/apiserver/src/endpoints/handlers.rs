@@ -33,11 +33,12 @@ use crate::endpoints::watch::{self, OpenWatch, WatchRequest};
 use crate::engine::list;
 use crate::engine::selection::Selection;
 use crate::engine::{
-    Deleted, Edit, Engine, ResultObject, ScaleEdit, Target, Warnings, WriteResult, request_body, scale_of,
+    Deleted, Edit, Engine, ResultObject, ScaleEdit, Target, Warnings, WriteResult, not_registered,
+    request_body, scale_of,
 };
 use crate::metrics::ApiServerMetrics;
 use crate::object;
-use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
+use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_bytes};
 use crate::status::{ApiError, deleted};
 use rooflet_apimachinery::selector::FieldSelector;
 use rooflet_apimachinery::verb::Verb;
@@ -135,7 +136,10 @@ impl Api {
             rules: Arc::clone(&self.rules),
         };
         let outcome = self.dispatch(request, &route, &by, &mut warnings).await;
-        let mut reply = outcome.unwrap_or_else(|err| reply::error(&err, request.is_pretty()));
+        let mut reply = outcome.unwrap_or_else(|err| {
+            let encoding = negotiate::error_encoding(request.accept());
+            reply::error(&err, encoding, request.is_pretty())
+        });
         if gzip::accepts_gzip(request.header(header::ACCEPT_ENCODING)) {
             reply = gzip::compressed(reply);
         }
@@ -208,7 +212,7 @@ impl Api {
         if !matches!(request.method, Method::GET | Method::HEAD) {
             let is_known = *route != Route::Unknown;
             return Err(if is_known {
-                ApiError::plain_method_not_allowed()
+                ApiError::no_such_method()
             } else {
                 ApiError::no_route()
             });
@@ -303,7 +307,7 @@ impl Api {
         let spans_namespaces = matches!(verb, Verb::List | Verb::Watch);
         if path.namespace.is_some() != resource.namespaced && !(resource.namespaced && spans_namespaces) {
             return Err(match (is_custom, path.namespace.is_some()) {
-                (false, false) => ApiError::plain_method_not_allowed(),
+                (false, false) => ApiError::no_such_method(),
                 _ => ApiError::no_route(),
             });
         }
@@ -341,7 +345,7 @@ impl Api {
         match (verb, subresource) {
             (Verb::Create, Some(Subresource::Token)) if has_name => self.request_token(&call, warnings),
             (_, Some(Subresource::Token)) => Err(call.unsupported(verb)),
-            (Verb::Get, _) => self.get(&call),
+            (Verb::Get, _) => self.get(&call).await,
             (Verb::List, None) => self.list(&call).await,
             (Verb::Watch, None) => self.watch(&call).await,
             (Verb::Create, None) if is_custom || !has_name => self.create(&call, warnings).await,
@@ -360,22 +364,24 @@ impl Api {
         }
     }
 
-    fn get(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+    async fn get(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
         let media = call.media()?;
         if call.subresource == Some(Subresource::Finalize) {
             return Err(call.unsupported(Verb::Get));
         }
         if let Some(version) = call.request.query.non_empty("resourceVersion") {
             // kube-apiserver returns this error without a reason.
-            list::parse_version(version).map_err(|err| ApiError::untyped(err.message()))?;
+            let version = list::parse_version(version).map_err(|err| ApiError::untyped(err.message()))?;
+            list::await_version(&self.engine, version).await?;
         }
         let target = call.target();
         let record = self.engine.store.get(&target.key());
         target.check_stored(record.as_deref())?;
         let record = record.ok_or_else(|| target.not_found())?;
         if let Some(paths) = call.scale_paths() {
-            let scale = scale_of(&call.resource.view(&record), paths)?;
-            return Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &scale));
+            let scale = to_bytes(&scale_of(&call.resource.view(&record), paths)?);
+            let pretty = call.request.is_pretty();
+            return Ok(reply::encoded(StatusCode::OK, media.encoding, pretty, scale));
         }
         self.show(call, media, StatusCode::OK, &ResultObject::Record(record))
     }
@@ -584,9 +590,8 @@ impl Api {
         })?;
         let kind = body.value["kind"].as_str().unwrap_or("DeleteOptions");
         if kind != "DeleteOptions" {
-            return Err(ApiError::bad_request(
-                "decoded object cannot be converted to DeleteOptions",
-            ));
+            let (kind, version) = (&body.value["kind"], &body.value["apiVersion"]);
+            return Err(ApiError::bad_request(not_registered(kind, version)));
         }
         DeleteOptions::parse(&call.request.query, Some(body.value))
     }
@@ -697,7 +702,7 @@ impl Call<'_> {
         if self.resource.custom().is_some() {
             ApiError::method_not_allowed(&self.resource.group_resource(), verb)
         } else {
-            ApiError::plain_method_not_allowed()
+            ApiError::no_such_method()
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Content negotiation: form of responses (Accept) and encoding of bodies (Content-Type).
 
+use crate::endpoints::protobuf::PROTOBUF;
 use crate::status::ApiError;
 
 pub(crate) const JSON: &str = "application/json";
@@ -115,7 +116,12 @@ pub(crate) fn output(accept: &str) -> Result<OutputMedia, ApiError> {
     clauses(accept)
         .iter()
         .find_map(output_of)
-        .ok_or_else(|| ApiError::not_acceptable(&[JSON, YAML]))
+        .ok_or_else(|| ApiError::not_acceptable(&[JSON, YAML, PROTOBUF]))
+}
+
+/// Returns the encoding of an error.
+pub(crate) fn error_encoding(accept: &str) -> Encoding {
+    output(accept).map_or(Encoding::Json, |media| media.encoding)
 }
 
 fn output_of(clause: &Clause<'_>) -> Option<OutputMedia> {
@@ -145,7 +151,7 @@ pub(crate) fn input(content_type: &str) -> Result<Encoding, ApiError> {
     match essence(content_type).as_str() {
         "" | JSON => Ok(Encoding::Json),
         YAML => Ok(Encoding::Yaml),
-        _ => Err(ApiError::unsupported_media_type(&[JSON, YAML])),
+        _ => Err(ApiError::unsupported_media_type(&[JSON, YAML, PROTOBUF])),
     }
 }
 
@@ -201,7 +207,8 @@ mod tests {
         assert_eq!(err.code(), http::StatusCode::NOT_ACCEPTABLE);
         assert_eq!(
             err.message(),
-            "only the following media types are accepted: application/json, application/yaml"
+            "only the following media types are accepted: application/json, application/yaml, \
+             application/vnd.kubernetes.protobuf"
         );
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::endpoints::body::{self, Body};
 use crate::endpoints::negotiate::{Encoding, essence};
 use crate::endpoints::options::{FieldValidation, WriteOptions};
-use crate::engine::{AppliedConfiguration, DecodeFault, Warnings, decode_object};
+use crate::engine::{AppliedConfiguration, Warnings, decode_object, not_registered};
 use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource, to_bytes};
 use crate::status::ApiError;
@@ -47,14 +47,8 @@ pub(crate) fn read_configuration(
     let undecodable = |reason: String| ApiError::bad_request(format!("error decoding YAML: {reason}"));
     let Body { value, duplicates } = body::parse(bytes, Encoding::Yaml)
         .map_err(|err| undecodable(format!("error converting YAML to JSON: yaml: {err}")))?;
-    let found = match &value {
-        Value::Object(_) | Value::Null => None,
-        Value::Array(_) => Some("array"),
-        Value::String(_) => Some("string"),
-        Value::Number(_) => Some("number"),
-        Value::Bool(_) => Some("bool"),
-    };
-    if let Some(found) = found {
+    if !value.is_object() && !value.is_null() {
+        let found = body::go_type(&value);
         return Err(undecodable(format!(
             "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
              map[string]interface {{}}"
@@ -77,13 +71,21 @@ fn reads_managed_fields(patch: &Value) -> bool {
         .any(|path| matches!(path, "" | "/metadata") || path.starts_with("/metadata/managedFields"))
 }
 
+/// Returns the fault of a patched built-in object whose kind or version was changed.
+fn type_fault(resource: &Resource, patched: &Value) -> Option<String> {
+    let (kind, version) = (&patched["kind"], &patched["apiVersion"]);
+    let is_same = *kind == resource.kind.as_str() && *version == resource.api_version().as_str();
+    (!is_same).then(|| not_registered(kind, version))
+}
+
 fn json_patch_error(err: JsonPatchError) -> ApiError {
     match err {
         JsonPatchError::Malformed(_) => ApiError::bad_request(err.to_string()),
         JsonPatchError::TooManyOperations(_) => ApiError::too_large(&err.to_string()),
-        JsonPatchError::Rejected(_) | JsonPatchError::CopiedTooMuch(_) | JsonPatchError::TooDeep => {
-            ApiError::patch_does_not_apply()
-        }
+        JsonPatchError::Operation(_)
+        | JsonPatchError::Rejected(_)
+        | JsonPatchError::CopiedTooMuch(_)
+        | JsonPatchError::TooDeep => ApiError::patch_does_not_apply(),
     }
 }
 
@@ -98,7 +100,11 @@ impl PatchRequest {
         };
         let media_type = essence(content_type);
         if is_apply(content_type) || !accepted.contains(&media_type.as_str()) {
-            return Err(ApiError::unsupported_media_type(accepted));
+            return Err(if is_built_in {
+                ApiError::unsupported_patch_type()
+            } else {
+                ApiError::unsupported_media_type(accepted)
+            });
         }
         let Body {
             value: patch,
@@ -109,9 +115,10 @@ impl PatchRequest {
         let format = match media_type.as_str() {
             JSON_PATCH => Format::Json(JsonPatch::parse(&patch).map_err(json_patch_error)?),
             _ if !patch.is_object() => {
-                return Err(ApiError::bad_request(
-                    "error decoding patch: json: cannot unmarshal the patch into Go value of type map[string]interface {}",
-                ));
+                return Err(ApiError::bad_request(format!(
+                    "error decoding patch: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+                    body::go_type(&patch)
+                )));
             }
             STRATEGIC_MERGE_PATCH => Format::Strategic(patch),
             _ => Format::Merge(patch),
@@ -155,35 +162,28 @@ impl PatchRequest {
         if !patched.is_object() {
             return Err(ApiError::patch_does_not_apply());
         }
-        if let Origin::BuiltIn(_) = &resource.origin {
-            self.check_type(resource, &patched)?;
+        if let Origin::BuiltIn(_) = &resource.origin
+            && let Some(text) = type_fault(resource, &patched)
+        {
+            return Err(self.undecodable(&patched, &text));
         }
-        let shown = to_bytes(&patched);
-        decode_object(resource, patched, self.duplicates.clone(), validation, warnings).map_err(|fault| {
-            let shown = String::from_utf8_lossy(&shown);
-            let text = match &fault {
-                DecodeFault::Malformed(text) => {
-                    format!(
-                        "{} in version {:?} cannot be handled as a {}: {text}",
-                        resource.kind, resource.version, resource.kind
-                    )
-                }
-                DecodeFault::Strict(_) => fault.text(),
-            };
-            ApiError::invalid("", "", "", &[FieldError::invalid_text("patch", &shown, &text)])
-        })
+        if validation == FieldValidation::Strict
+            && let Format::Json(patch) = &self.format
+            && let [_, ..] = patch.unknown_members()
+        {
+            let text = format!("strict decoding error: {}", patch.unknown_members().join(", "));
+            return Err(self.undecodable(&patched, &text));
+        }
+        let shown = patched.clone();
+        decode_object(resource, patched, self.duplicates.clone(), validation, warnings)
+            .map_err(|fault| self.undecodable(&shown, &fault.text()))
     }
 
-    fn check_type(&self, resource: &Resource, patched: &Value) -> Result<(), ApiError> {
-        let (kind, version) = (&patched["kind"], &patched["apiVersion"]);
-        if *kind == resource.kind.as_str() && *version == resource.api_version().as_str() {
-            return Ok(());
-        }
-        Err(ApiError::bad_request(format!(
-            "the patched object is a {kind} in version {version}, not a {} in version {:?}",
-            resource.kind,
-            resource.api_version()
-        )))
+    /// Returns the error of a patch whose result is not an object of the resource.
+    fn undecodable(&self, patched: &Value, text: &str) -> ApiError {
+        let shown = to_bytes(patched);
+        let shown = String::from_utf8_lossy(&shown);
+        ApiError::invalid("", "", "", &[FieldError::invalid_text("patch", &shown, text)])
     }
 }
 

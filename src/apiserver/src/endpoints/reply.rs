@@ -59,11 +59,11 @@ pub(crate) fn json(code: StatusCode, pretty: bool, value: &Value) -> Reply {
     encoded(code, Encoding::Json, pretty, to_bytes(value))
 }
 
-pub(crate) fn error(err: &ApiError, pretty: bool) -> Reply {
+pub(crate) fn error(err: &ApiError, encoding: Encoding, pretty: bool) -> Reply {
     let mut reply = if err.is_plain() {
         bytes(err.code(), PLAIN_TEXT, err.message().to_owned())
     } else {
-        json(err.code(), pretty, &err.to_json())
+        encoded(err.code(), encoding, pretty, to_bytes(&err.to_json()))
     };
     if let Some(seconds) = err.retry_after_seconds() {
         reply

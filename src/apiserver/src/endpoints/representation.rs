@@ -4,6 +4,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::builtin;
 use crate::endpoints::negotiate::{Conversion, MetaVersion};
 use crate::endpoints::request::Query;
 use crate::engine::ResultObject;
@@ -70,9 +71,7 @@ impl View<'_> {
                 Ok(to_bytes(&self.table(version, metadata, rows, with_columns)))
             }
             Conversion::PartialObjectMetadata(version) => Ok(to_bytes(&partial(working, version))),
-            Conversion::PartialObjectMetadataList(_) => Err(ApiError::not_acceptable_because(
-                "you requested PartialObjectMetadataList, but the requested object is not a list".to_owned(),
-            )),
+            Conversion::PartialObjectMetadataList(_) => Err(ApiError::untyped("content is not a list")),
         }
     }
 
@@ -99,9 +98,10 @@ impl View<'_> {
                     "metadata": page_metadata(page), "items": items,
                 })))
             }
-            Conversion::PartialObjectMetadata(_) => Err(ApiError::not_acceptable_because(
-                "you requested PartialObjectMetadata, but the requested object is a list".to_owned(),
-            )),
+            Conversion::PartialObjectMetadata(_) => Err(ApiError::not_acceptable_because(format!(
+                "you requested PartialObjectMetadata, but the requested object is a list (*{})",
+                self.go_list_type()
+            ))),
         }
     }
 
@@ -148,6 +148,17 @@ impl View<'_> {
             "kind": "Table", "apiVersion": version.api_version(), "metadata": metadata,
             "columnDefinitions": columns, "rows": rows,
         })
+    }
+
+    fn go_list_type(&self) -> String {
+        match &self.resource.origin {
+            Origin::BuiltIn(_) => format!(
+                "{}.{}",
+                builtin::go_package(&self.resource.group),
+                self.resource.list_kind
+            ),
+            Origin::Custom(_) => "unstructured.UnstructuredList".to_owned(),
+        }
     }
 
     fn row(&self, working: &Value, version: MetaVersion) -> Value {

@@ -13,7 +13,7 @@ use rand::Rng as _;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoints::negotiate::{Conversion, Encoding, JSON, OutputMedia};
+use crate::endpoints::negotiate::{Conversion, Encoding, OutputMedia};
 use crate::endpoints::options::ListOptions;
 use crate::endpoints::representation::{IncludeObject, View};
 use crate::engine::Engine;
@@ -27,6 +27,8 @@ use rooflet_store::{Event, EventKind, Record, Revision, Watcher};
 
 /// Interval of bookmarks for watches that requested them.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// Time between the last bookmark and the end of a watch.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// Minimum duration of a watch without `timeoutSeconds`. The maximum is twice as long.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 30 * 60;
 /// Maximum size of a chunk. Ready frames are sent together.
@@ -50,10 +52,15 @@ pub(crate) async fn start(
     open: OpenWatch,
 ) -> Result<impl Stream<Item = Bytes> + Send + 'static, ApiError> {
     if request.media.encoding != Encoding::Json {
-        return Err(ApiError::not_acceptable(&[JSON]));
+        return Err(ApiError::not_acceptable(&[
+            "application/json;stream=watch",
+            "application/vnd.kubernetes.protobuf;stream=watch",
+        ]));
     }
     let prefix = request.resource.prefix_in(request.namespace.as_deref());
-    let version = parse_version(&request.options.resource_version)?;
+    // kube-apiserver returns this error without a reason.
+    let version =
+        parse_version(&request.options.resource_version).map_err(|err| ApiError::untyped(err.message()))?;
     let sends_initial = request.options.send_initial_events.unwrap_or(version == 0);
     let mut initial = VecDeque::new();
     let mut ends_initial = None;
@@ -64,7 +71,9 @@ pub(crate) async fn start(
             .list(&prefix, &rooflet_store::ListOptions::default())
             .map_err(ApiError::internal)?;
         initial = listing.records.into();
-        let announces = request.options.send_initial_events == Some(true) && request.options.allow_bookmarks;
+        let announces =
+            request.options.send_initial_events == Some(true) || request.options.resource_version == "0";
+        let announces = announces && request.options.allow_bookmarks;
         ends_initial = announces.then_some(listing.revision);
         listing.revision
     } else if version == 0 {
@@ -86,6 +95,8 @@ pub(crate) async fn start(
             (None, Some(ApiError::expired(message)))
         }
     };
+    let until_end = Duration::from_secs(seconds);
+    let delay = bookmark_delay(until_end);
     let state = WatchStream {
         engine: engine.clone(),
         request,
@@ -93,8 +104,9 @@ pub(crate) async fn start(
         ends_initial,
         watcher,
         failure,
-        deadline: Box::pin(tokio::time::sleep(Duration::from_secs(seconds))),
-        bookmark: Box::pin(tokio::time::sleep(BOOKMARK_PERIOD)),
+        deadline: Box::pin(tokio::time::sleep(until_end)),
+        bookmark: Box::pin(tokio::time::sleep(delay)),
+        until_end: until_end - delay,
         has_columns: false,
         stop,
         _open: open,
@@ -103,6 +115,15 @@ pub(crate) async fn start(
         let chunk = state.next_chunk().await?;
         Some((chunk, state))
     }))
+}
+
+/// Returns the delay of the next bookmark: the period, or until shortly before the end of the watch.
+/// After the last bookmark, it is the end itself.
+fn bookmark_delay(until_end: Duration) -> Duration {
+    match until_end.checked_sub(LAST_BOOKMARK) {
+        Some(until_last) if !until_last.is_zero() => until_last.min(BOOKMARK_PERIOD),
+        Some(_) | None => until_end,
+    }
 }
 
 /// Guard that counts an open watch in the metrics.
@@ -134,6 +155,8 @@ struct WatchStream {
     failure: Option<ApiError>,
     deadline: std::pin::Pin<Box<tokio::time::Sleep>>,
     bookmark: std::pin::Pin<Box<tokio::time::Sleep>>,
+    /// Time between the next bookmark and the end.
+    until_end: Duration,
     has_columns: bool,
     stop: CancellationToken,
     _open: OpenWatch,
@@ -186,14 +209,13 @@ impl WatchStream {
                     self.add_ready(&mut chunk);
                 }
                 Wake::Bookmark => {
-                    self.bookmark = Box::pin(tokio::time::sleep(BOOKMARK_PERIOD));
+                    let delay = bookmark_delay(self.until_end);
+                    self.until_end = self.until_end.saturating_sub(delay);
+                    self.bookmark = Box::pin(tokio::time::sleep(delay));
                     self.add_bookmark(&mut chunk, None);
                 }
                 Wake::Deadline => {
                     self.add_ready(&mut chunk);
-                    if self.request.options.allow_bookmarks {
-                        self.add_bookmark(&mut chunk, None);
-                    }
                     self.watcher = None;
                 }
             }
@@ -324,6 +346,13 @@ mod tests {
     use crate::registry::Registry;
     use rooflet_base::clock::Clock;
     use rooflet_store::Store;
+
+    #[test]
+    fn last_bookmark_precedes_the_end_of_the_watch() {
+        let delay = |seconds| bookmark_delay(Duration::from_secs(seconds)).as_secs();
+        assert_eq!([delay(3_000), delay(50), delay(3)], [60, 48, 1]);
+        assert_eq!([delay(2), delay(1)], [2, 1], "no bookmark before the end");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn idle_watch_sends_bookmarks_every_minute() {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::update::check_name;
 use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, ownership, validate};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
@@ -48,12 +49,8 @@ impl Engine {
         let mut target = target.clone();
         if target.name.is_empty() {
             target.name = object::name(&working).to_owned();
-        } else if object::name(&working) != target.name {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({}) does not match the name on the URL ({})",
-                object::name(&working),
-                target.name
-            )));
+        } else {
+            check_name(&target, &working)?;
         }
         self.check_namespace(&target, true)?;
         if resource.custom().is_some_and(|custom| custom.is_terminating) {

@@ -71,12 +71,15 @@ pub(crate) fn request_body(
     };
     let Body { value, duplicates } = body::parse(bytes, encoding).map_err(|err| match encoding {
         Encoding::Json => unrecognized(&format!("couldn't get version/kind; json parse error: {err}")),
-        Encoding::Yaml => unrecognized(&format!("error converting YAML to JSON: yaml: {err}")),
+        Encoding::Yaml => unrecognized(&format!("yaml: {err}")),
     })?;
     if !value.is_object() {
-        let reason = "couldn't get version/kind; json parse error: json: cannot unmarshal the body into Go value of type \
-            struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
-        return Err(unrecognized(reason));
+        let reason = format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ \
+             APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            body::go_type(&value)
+        );
+        return Err(unrecognized(&reason));
     }
     let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let (kind, api_version) = (text("kind"), text("apiVersion"));
@@ -87,24 +90,38 @@ pub(crate) fn request_body(
     }
     let expected = resource.api_version();
     // The path determines the type of built-in kinds if the body has none.
-    if api_version != expected && (is_custom || !api_version.is_empty()) {
+    if is_custom && api_version != expected {
         return Err(ApiError::bad_request(format!(
             "the API version in the data ({api_version}) does not match the expected API version ({expected})"
         )));
     }
-    if !is_custom && !kind.is_empty() && kind != resource.kind {
-        let version = &resource.version;
+    let or = |given: String, expected: &str| {
+        if given.is_empty() {
+            expected.to_owned()
+        } else {
+            given
+        }
+    };
+    let (shown_kind, api_version) = (or(kind, &resource.kind), or(api_version, &expected));
+    if !is_custom && (api_version != expected || shown_kind != resource.kind) {
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        let reason = if builtin::is_kind(&api_version, &shown_kind) {
+            format!(
+                "converting ({version}.{shown_kind}) to ({}.{}): unknown conversion",
+                builtin::go_package(&resource.group),
+                resource.kind
+            )
+        } else {
+            not_registered(
+                &Value::from(shown_kind.as_str()),
+                &Value::from(api_version.as_str()),
+            )
+        };
         return Err(ApiError::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {}: no kind {kind:?} is registered for version \
-             {expected:?} in this place",
+            "{shown_kind} in version {version:?} cannot be handled as a {}: {reason}",
             resource.kind
         )));
     }
-    let shown_kind = if kind.is_empty() {
-        resource.kind.clone()
-    } else {
-        kind
-    };
     object(resource, value, duplicates, validation, warnings).map_err(|fault| {
         ApiError::bad_request(format!(
             "{shown_kind} in version {:?} cannot be handled as a {}: {}",
@@ -113,6 +130,12 @@ pub(crate) fn request_body(
             fault.text()
         ))
     })
+}
+
+/// Returns the fault of a built-in object of an unknown kind or version, in the words of
+/// kube-apiserver.
+pub(crate) fn not_registered(kind: &Value, api_version: &Value) -> String {
+    format!("no kind {kind} is registered for version {api_version} in scheme \"pkg/runtime/scheme.go:111\"")
 }
 
 /// Converts an object from external to working form.
@@ -227,7 +250,8 @@ mod tests {
     fn rejects_body_of_another_version() {
         assert_eq!(
             read(r#"{"apiVersion":"v2","kind":"ConfigMap"}"#, FieldValidation::Warn).expect_err("version"),
-            "the API version in the data (v2) does not match the expected API version (v1)"
+            "ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \
+             \"v2\" in scheme \"pkg/runtime/scheme.go:111\""
         );
         assert!(
             read("{", FieldValidation::Warn)

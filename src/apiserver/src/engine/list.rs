@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::endpoints::options::{ListOptions, VersionMatch};
 use crate::engine::Engine;
 use crate::engine::selection::Selection;
+use crate::object::typed::base64_fault;
 use crate::registry::resource::Resource;
 use crate::status::ApiError;
 use rooflet_store as store;
@@ -63,7 +64,7 @@ impl ContinueToken {
         };
         let bytes = URL_SAFE_NO_PAD
             .decode(text)
-            .map_err(|err| invalid(&format!(": {err}")))?;
+            .map_err(|err| invalid(&format!(": {}", base64_fault(&err, text))))?;
         let token: Self = serde_json::from_slice(&bytes).map_err(|err| invalid(&format!(": {err}")))?;
         if token.v != Self::VERSION {
             return Err(invalid(&format!(
@@ -224,12 +225,12 @@ fn to_signed(version: Revision) -> i64 {
 
 async fn range(engine: &Engine, options: &ListOptions, prefix: &str) -> Result<Range, ApiError> {
     if !options.continue_token.is_empty() {
+        let (version, after) = ContinueToken::decode(&options.continue_token, prefix)?;
         if !matches!(options.resource_version.as_str(), "" | "0") {
             return Err(ApiError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        let (version, after) = ContinueToken::decode(&options.continue_token, prefix)?;
         let at = u64::try_from(version).ok().map(Revision);
         return Ok(Range {
             at,
@@ -237,7 +238,8 @@ async fn range(engine: &Engine, options: &ListOptions, prefix: &str) -> Result<R
             limit: options.limit,
         });
     }
-    let version = parse_version(&options.resource_version)?;
+    let version = parse_version(&options.resource_version)
+        .map_err(|err| ApiError::bad_request(format!("invalid resource version: {}", err.message())))?;
     let is_exact = match options.version_match {
         VersionMatch::Exact => true,
         VersionMatch::NotOlderThan => false,

@@ -85,7 +85,7 @@ fn track(
     let resource = &target.resource;
     managers.retain_versions(|version| resource.has_version(version));
     let (mut old, new) = (resource.versioned(old), resource.versioned(new));
-    if has_missing_structures(resource, &old, &new) {
+    if matches!(&resource.origin, Origin::BuiltIn(_)) {
         add_structures(resource, old.to_mut(), &new);
     }
     managers.track(Tracked {
@@ -103,18 +103,24 @@ fn track(
 /// Managers own the fields below, but not these fields.
 const STRUCTURES: [&str; 5] = ["involvedObject", "metadata", "source", "spec", "status"];
 
-fn has_missing_structures(resource: &Resource, old: &Value, new: &Value) -> bool {
-    matches!(&resource.origin, Origin::BuiltIn(_))
-        && STRUCTURES
-            .iter()
-            .any(|name| old.get(name).is_none() && new.get(name).is_some_and(Value::is_object))
-}
-
 fn add_structures(resource: &Resource, object: &mut Value, new: &Value) {
     if let (Origin::BuiltIn(_), Some(fields)) = (&resource.origin, object.as_object_mut()) {
         for name in STRUCTURES {
             if new.get(name).is_some_and(Value::is_object) {
                 fields.entry(name).or_insert_with(|| json!({}));
+            }
+        }
+        for (outer, inner) in [("spec", "names"), ("status", "acceptedNames")] {
+            if new[outer].get(inner).is_some()
+                && fields.get(outer).is_some_and(|outer| outer.get(inner).is_none())
+            {
+                fields[outer][inner] = json!({});
+            }
+        }
+        // An empty value of a field that Go always serializes has no owner.
+        for (name, value) in new.as_object().into_iter().flatten() {
+            if value.is_null() || value == "" {
+                fields.entry(name).or_insert_with(|| value.clone());
             }
         }
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::apply::{decode_managers, scale_schema};
+use super::update::check_name;
 use super::{AppliedConfiguration, Edit, Engine, Target, Warnings, WriteResult};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
@@ -114,13 +115,7 @@ impl Engine {
                     self.applied_scale(target, configuration, paths, old, &present, warnings)?
                 }
             };
-            let name = object::name(&expected);
-            if name != target.name {
-                return Err(ApiError::bad_request(format!(
-                    "the name of the object ({name}) does not match the name on the URL ({})",
-                    target.name
-                )));
-            }
+            check_name(target, &expected)?;
             let new_replicas = &expected["spec"]["replicas"];
             let replicas = if new_replicas.is_null() {
                 0

@@ -25,14 +25,11 @@ impl Selection {
         fields: &str,
         name: Option<&str>,
     ) -> Result<Self, ApiError> {
-        let labels = LabelSelector::parse(labels)
-            .map_err(|err| ApiError::bad_request(format!("unable to parse requirement: {err}")))?;
+        let labels = LabelSelector::parse(labels).map_err(|err| ApiError::bad_request(err.to_string()))?;
         let fields = FieldSelector::parse(fields).map_err(|err| ApiError::bad_request(err.to_string()))?;
         for field in fields.fields() {
             if !resource.is_selectable(field) {
-                return Err(ApiError::bad_request(format!(
-                    "field label not supported: {field}"
-                )));
+                return Err(ApiError::bad_request(resource.unselectable(field)));
             }
         }
         let selected = fields.exact("metadata.name").map(str::to_owned);

@@ -39,14 +39,8 @@ impl Engine {
         options: WriteOptions,
         warnings: &mut Warnings,
     ) -> Result<WriteResult, ApiError> {
-        if let Edit::Replace(working) = &edit
-            && object::name(working) != target.name
-        {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({}) does not match the name on the URL ({})",
-                object::name(working),
-                target.name
-            )));
+        if let Edit::Replace(working) = &edit {
+            check_name(target, working)?;
         }
         target.check_stored(self.store.get(&target.key()).as_deref())?;
         self.check_namespace(target, false)?;
@@ -115,6 +109,7 @@ impl Engine {
             Edit::Change(change) => change(&old, warnings)?,
             Edit::Own(change) => change(Some(&old), warnings)?,
         };
+        check_name(target, &new)?;
         resolve_namespace(target, &mut new)?;
         if matches!(edit, Edit::Replace(_)) {
             check_uid(target, &new, &old)?;
@@ -210,6 +205,20 @@ enum Attempt {
     },
 }
 
+/// Checks that an object has the name in the path of the request.
+pub(super) fn check_name(target: &Target, object: &Value) -> Result<(), ApiError> {
+    let url_name = &target.name;
+    match object::name(object) {
+        name if name == url_name => Ok(()),
+        "" => Err(ApiError::bad_request(format!(
+            "the name of the object ({url_name} based on URL) was undeterminable: name must be provided"
+        ))),
+        name => Err(ApiError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({url_name})"
+        ))),
+    }
+}
+
 fn check_uid(target: &Target, new: &Value, old: &Value) -> Result<(), ApiError> {
     let (given, actual) = (object::uid(new), object::uid(old));
     if given.is_empty() || given == actual {
@@ -237,10 +246,9 @@ fn check_version(target: &Target, new: &Value, record: &Record, edit: &Edit<'_>)
     };
     let version: u64 = match given {
         "" => 0,
-        text => text.parse().map_err(|_| {
-            let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-            invalid("resourceVersion", Value::from(text), &detail)
-        })?,
+        text => text
+            .parse()
+            .map_err(|_| ApiError::untyped(format!("strconv.ParseUint: parsing {text:?}: invalid syntax")))?,
     };
     if version == 0 {
         return if resource.updates_unconditionally() {

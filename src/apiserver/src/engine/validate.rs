@@ -20,9 +20,10 @@ pub(super) fn create(resource: &Resource, working: &Value, warnings: &mut Warnin
             errors.clear();
         }
         errors = kind_errors(resource, working, None, None, errors);
-        check_finalizers(resource, working, None, &mut errors, warnings);
     }
+    let notes = check_finalizers(resource, working, None, &mut errors);
     reject_invalid(resource, working, &errors)?;
+    warnings.extend(notes);
     if let Origin::BuiltIn(built_in) = &resource.origin {
         warnings.extend(built_in.warnings(working, None));
     }
@@ -48,11 +49,13 @@ pub(super) fn update(
             );
         }
         errors = kind_errors(resource, working, Some(old), subresource, errors);
-        if subresource != Some(Subresource::Status) {
-            check_finalizers(resource, working, Some(old), &mut errors, warnings);
-        }
+    }
+    let mut notes = Vec::new();
+    if subresource != Some(Subresource::Status) {
+        notes = check_finalizers(resource, working, Some(old), &mut errors);
     }
     reject_invalid(resource, working, &errors)?;
+    warnings.extend(notes);
     if let Origin::BuiltIn(built_in) = &resource.origin {
         warnings.extend(built_in.warnings(working, Some(old)));
     }
@@ -63,9 +66,14 @@ fn reject_invalid(resource: &Resource, working: &Value, errors: &[FieldError]) -
     if errors.is_empty() {
         return Ok(());
     }
+    // The error names the kind of a custom resource as the client sent it.
+    let kind = match object::text(working, &["kind"]) {
+        "" => &resource.kind,
+        sent => sent,
+    };
     Err(ApiError::invalid(
-        &resource.group,
-        &resource.kind,
+        resource.error_group(),
+        kind,
         object::name(working),
         errors,
     ))
@@ -138,16 +146,16 @@ fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Adds the errors of new finalizers. Returns the warnings.
 fn check_finalizers(
     resource: &Resource,
     working: &Value,
     old: Option<&Value>,
     errors: &mut Vec<FieldError>,
-    warnings: &mut Warnings,
-) {
+) -> Vec<String> {
     let (faults, notes) = metadata::check_new_finalizers(working, old, resource.finalizer_rule());
     errors.extend(faults);
-    warnings.extend(notes);
+    notes
 }
 
 fn check_scale(paths: &ScalePaths, working: &Value, checks_spec: bool, errors: &mut Vec<FieldError>) {

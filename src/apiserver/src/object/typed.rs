@@ -459,15 +459,18 @@ fn check_base64(text: &str) -> Result<(), DecodeTypeError> {
     base64::engine::general_purpose::STANDARD
         .decode(&compact)
         .map(drop)
-        .map_err(|err| {
-            let position = match err {
-                base64::DecodeError::InvalidByte(position, _)
-                | base64::DecodeError::InvalidLastSymbol(position, _) => position,
-                base64::DecodeError::InvalidLength(length) => length - length % 4,
-                base64::DecodeError::InvalidPadding => compact.len().saturating_sub(compact.len() % 4),
-            };
-            DecodeTypeError::Base64 { position }
-        })
+        .map_err(|err| base64_fault(&err, &compact))
+}
+
+/// Returns the error of a text that is not base64.
+pub(crate) fn base64_fault(err: &base64::DecodeError, text: &str) -> DecodeTypeError {
+    let position = match *err {
+        base64::DecodeError::InvalidByte(position, _)
+        | base64::DecodeError::InvalidLastSymbol(position, _) => position,
+        base64::DecodeError::InvalidLength(length) => length - length % 4,
+        base64::DecodeError::InvalidPadding => text.len().saturating_sub(text.len() % 4),
+    };
+    DecodeTypeError::Base64 { position }
 }
 
 fn parse_time(text: &str) -> Result<String, DecodeTypeError> {

@@ -472,6 +472,27 @@ impl Resource {
         self.selectable_field(&Value::Null, field).is_some()
     }
 
+    /// Returns the error of a field selector with another field.
+    pub(crate) fn unselectable(&self, field: &str) -> String {
+        let has_own_fields = match &self.origin {
+            Origin::BuiltIn(built_in) => built_in.has_own_selectable_fields(),
+            Origin::Custom(_) => true,
+        };
+        if has_own_fields {
+            return format!("field label not supported: {field}");
+        }
+        format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    }
+
+    /// Returns the group that validation errors name.
+    pub(crate) fn error_group(&self) -> &str {
+        if self.is(BuiltIn::EventsEvent) {
+            ""
+        } else {
+            &self.group
+        }
+    }
+
     /// Returns the object of a bookmark event:
     /// `{"apiVersion":…,"kind":…,"metadata":{"resourceVersion":…}}`.
     pub(crate) fn bookmark(&self, version: Revision, ends_initial_events: bool) -> Value {

@@ -533,3 +533,49 @@ async fn whole_numbers_are_stored_as_integers() {
         .await;
     assert_eq!(got.body["spec"]["replicas"], json!(10), "{got:?}");
 }
+
+#[tokio::test]
+async fn patches_cannot_change_the_name() {
+    let server = TestServer::start().await;
+    server.post(GIZMOS, &gizmo("a")).await;
+    let patched = server
+        .merge(&format!("{GIZMOS}/a"), &json!({"metadata": {"name": "z"}}))
+        .await;
+    assert_eq!(
+        (patched.code, patched.message()),
+        (
+            400,
+            "the name of the object (z) does not match the name on the URL (a)"
+        )
+    );
+}
+
+#[tokio::test]
+async fn bodies_of_other_kinds_and_versions_are_rejected() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    let check = async |body: Value, expect: &str| {
+        let answer = server.post(path, &body).await;
+        assert_eq!((answer.code, answer.message()), (400, expect));
+    };
+    check(
+        json!({"apiVersion": "v1", "kind": "Odd", "metadata": {"name": "a"}}),
+        "Odd in version \"v1\" cannot be handled as a ConfigMap: no kind \"Odd\" is registered for version \"v1\" in \
+         scheme \"pkg/runtime/scheme.go:111\"",
+    )
+    .await;
+    check(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}),
+        "Secret in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown \
+         conversion",
+    )
+    .await;
+    let wrong = server.put(path, &json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(
+        (wrong.code, wrong.message()),
+        (
+            405,
+            "the server does not allow this method on the requested resource"
+        )
+    );
+}

@@ -189,8 +189,10 @@ async fn all_pages_have_the_resource_version_of_the_first() {
     );
     let bad = server.get(&format!("{GIZMOS}?continue=xyz")).await;
     assert_eq!(bad.code, 400);
+    let first = server.get(&format!("{GIZMOS}?limit=2")).await;
+    let token = first.body["metadata"]["continue"].as_str().expect("a token");
     let both = server
-        .get(&format!("{GIZMOS}?continue=xyz&resourceVersion=5"))
+        .get(&format!("{GIZMOS}?continue={token}&resourceVersion=5"))
         .await;
     assert_eq!(
         both.message(),
