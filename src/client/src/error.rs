@@ -20,7 +20,10 @@ pub enum ApiError {
     /// The server rejects the object; the message contains the fields.
     #[error("{0}")]
     Invalid(String),
-    /// The credentials are invalid or lack permission.
+    /// The server does not accept the credentials. The message contains the server and the remedy.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// The credentials lack permission.
     #[error("forbidden by the API server: {0}")]
     Forbidden(String),
     /// No server listens at the address.
@@ -49,6 +52,7 @@ impl ApiError {
             Self::Conflict(_) => "Conflict",
             Self::AlreadyExists(_) => "AlreadyExists",
             Self::Invalid(_) => "Invalid",
+            Self::Unauthorized(_) => "Unauthorized",
             Self::Forbidden(_) => "Forbidden",
             Self::Refused { .. } => "Refused",
             Self::Untrusted { .. } => "Untrusted",
@@ -66,6 +70,7 @@ impl ApiError {
             | Self::Conflict(_)
             | Self::AlreadyExists(_)
             | Self::Invalid(_)
+            | Self::Unauthorized(_)
             | Self::Forbidden(_)
             | Self::Untrusted { .. } => false,
         }
@@ -79,6 +84,18 @@ pub(crate) struct AtServer {
     pub url: String,
     #[source]
     pub err: kube::Error,
+}
+
+/// Explains the status 401 of the server at `url`. The server's own message for unknown credentials is
+/// `Unauthorized`.
+pub(crate) fn explain_unauthorized(message: &str, url: &str) -> String {
+    let problem = match message {
+        "" | "Unauthorized" => {
+            "they are unknown to the server or have expired; join again or replace the kubeconfig"
+        }
+        other => other,
+    };
+    format!("API server {url} rejected the credentials: {problem}")
 }
 
 impl From<&kube::Error> for ApiError {
@@ -138,11 +155,7 @@ impl From<&kube::core::Status> for ApiError {
             status.message.clone()
         };
         match status.code {
-            401 if message != "Unauthorized" => Self::Forbidden(message),
-            401 => Self::Forbidden(format!(
-                "{message}: the credentials are unknown to the server or have expired; join again or \
-                 replace the kubeconfig"
-            )),
+            401 => Self::Unauthorized(message),
             403 => Self::Forbidden(message),
             404 => Self::NotFound(message),
             409 if status.is_already_exists() => Self::AlreadyExists(message),
@@ -210,7 +223,8 @@ mod tests {
             (409, "Conflict", "Conflict", false),
             (409, "AlreadyExists", "AlreadyExists", false),
             (422, "Invalid", "Invalid", false),
-            (401, "Unauthorized", "Forbidden", false),
+            (401, "Unauthorized", "Unauthorized", false),
+            (403, "Forbidden", "Forbidden", false),
             (500, "InternalError", "ServerError", true),
             (429, "TooManyRequests", "ServerError", true),
         ];
@@ -250,8 +264,5 @@ mod tests {
             silent.contains("https://10.0.0.1:7443: the connection was closed"),
             "{silent}"
         );
-        let status = Status::failure("Unauthorized", "Unauthorized").with_code(401);
-        let unauthorized = ApiError::from(kube::Error::Api(status.boxed())).to_string();
-        assert!(unauthorized.contains("join again"), "{unauthorized}");
     }
 }

@@ -1,4 +1,5 @@
-//! Detection of sleep of the machine, and a client that renews its connections afterwards.
+//! Detection of sleep of the machine, and a client that renews its connections afterwards. The
+//! errors of this client contain the address of the server.
 //!
 //! During sleep the server and the network drop connections, and the client receives no notice. A
 //! request or watch on such a connection never receives a response. Timeouts do not help: the clock
@@ -7,13 +8,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::Request;
+use http::header::CONTENT_LENGTH;
+use http::{Request, Response, StatusCode};
 use kube::client::Body;
+use kube::core::Status;
 use kube::{Client, Config};
 use tower::service_fn;
 use tracing::debug;
 
-use super::error::AtServer;
+use super::error::{AtServer, explain_unauthorized};
 use rooflet_base::clock::{Clock, Moment};
 use rooflet_base::mutex::lock;
 
@@ -64,11 +67,33 @@ pub(crate) fn renewing_client(config: Config, clock: Clock) -> kube::Result<Clie
     let service = service_fn(move |request: Request<Body>| {
         let (client, url) = (current(), url.clone());
         async move {
-            let sent = async { client?.send(request).await };
+            let sent = async {
+                match client?.send(request).await? {
+                    response if response.status() == StatusCode::UNAUTHORIZED => {
+                        explained(response, &url).await
+                    }
+                    response => Ok(response),
+                }
+            };
             sent.await.map_err(|err| AtServer { url, err })
         }
     });
     Ok(Client::new(service, namespace))
+}
+
+/// Adds the server and the remedy to the message of a response with status 401.
+async fn explained(response: Response<Body>, url: &str) -> kube::Result<Response<Body>> {
+    let (mut head, body) = response.into_parts();
+    let bytes = body.collect_bytes().await?;
+    let message = serde_json::from_slice(&bytes).map_or_else(
+        |_| String::from_utf8_lossy(&bytes).trim().to_owned(),
+        |status: Status| status.message,
+    );
+    let status =
+        Status::failure(&explain_unauthorized(&message, url), "Unauthorized").with_code(head.status.as_u16());
+    let bytes = serde_json::to_vec(&status).map_err(kube::Error::SerdeError)?;
+    head.headers.remove(CONTENT_LENGTH);
+    Ok(Response::from_parts(head, Body::from(bytes)))
 }
 
 #[cfg(test)]
@@ -76,6 +101,42 @@ mod tests {
     use super::*;
     use k8s_openapi::jiff::Timestamp;
     use rooflet_base::clock::ManualClock;
+
+    use crate::ApiError;
+
+    #[tokio::test]
+    async fn unauthorized_responses_name_server_and_remedy() {
+        let explained = async |body: &str| {
+            let response = Response::builder()
+                .status(StatusCode::UNAUTHORIZED)
+                .header(CONTENT_LENGTH, body.len())
+                .body(Body::from(body.as_bytes().to_vec()))
+                .expect("a response");
+            let response = explained(response, "https://10.0.0.1:7443")
+                .await
+                .expect("a body");
+            assert_eq!(response.headers().get(CONTENT_LENGTH), None);
+            let body = response.into_body().collect_bytes().await.expect("bytes");
+            let status: Status = serde_json::from_slice(&body).expect("a Status");
+            ApiError::from(kube::Error::Api(status.boxed())).to_string()
+        };
+        let unknown = r#"{"kind": "Status", "code": 401, "message": "Unauthorized"}"#;
+        assert_eq!(
+            explained(unknown).await,
+            "API server https://10.0.0.1:7443 rejected the credentials: they are unknown to the server or have \
+             expired; join again or replace the kubeconfig"
+        );
+        let revoked = r#"{"kind": "Status", "code": 401, "message": "the certificate is revoked"}"#;
+        assert_eq!(
+            explained(revoked).await,
+            "API server https://10.0.0.1:7443 rejected the credentials: the certificate is revoked"
+        );
+        let of_proxy = explained("log in first\n").await;
+        assert!(
+            of_proxy.ends_with("rejected the credentials: log in first"),
+            "{of_proxy}"
+        );
+    }
 
     #[test]
     fn reports_each_sleep_once_and_ignores_clock_corrections() {

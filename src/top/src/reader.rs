@@ -106,6 +106,7 @@ fn problem(table: TableKind, err: &ApiError) -> Problem {
         ApiError::Conflict(_)
         | ApiError::AlreadyExists(_)
         | ApiError::Invalid(_)
+        | ApiError::Unauthorized(_)
         | ApiError::Refused { .. }
         | ApiError::Untrusted { .. }
         | ApiError::Unreachable(_)

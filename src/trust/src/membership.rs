@@ -75,7 +75,7 @@ impl Membership {
         let nodes: Api<FleetNode> = Api::all(self.client.clone());
         match nodes.list_metadata(&own).await.map_err(ApiError::from) {
             Ok(_) => Ok(true),
-            Err(ApiError::Forbidden(_) | ApiError::Untrusted { .. }) => Ok(false),
+            Err(ApiError::Unauthorized(_) | ApiError::Forbidden(_) | ApiError::Untrusted { .. }) => Ok(false),
             Err(err) => Err(err),
         }
     }

@@ -80,7 +80,10 @@ impl Reporter {
                 // or not.
                 Err(ApiError::Forbidden(_)) if self.cache.get(Some(&key.namespace), &key.name).is_none() => {}
                 // A restarted kube-apiserver answers Forbidden until it has loaded its roles.
-                Err(err) if err.is_transient() || matches!(err, ApiError::Forbidden(_)) => {
+                Err(err)
+                    if err.is_transient()
+                        || matches!(err, ApiError::Unauthorized(_) | ApiError::Forbidden(_)) =>
+                {
                     outcome = Err(err);
                 }
                 Err(err) => {

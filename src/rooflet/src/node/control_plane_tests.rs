@@ -366,17 +366,21 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
         .lines()
         .find_map(|line| line.trim().strip_prefix("token: "))
         .expect("a token");
+    let url = good
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: "))
+        .expect("a URL");
     let message = outcome(good.replace(token, "rooflet_wrong")).await;
-    assert!(message.contains("forbidden by the API server"), "{message}");
+    let rejected = format!("API server {url} rejected the credentials");
+    assert!(
+        message.starts_with(&rejected) && message.contains("join again or replace the kubeconfig"),
+        "{message}"
+    );
 
     let other = TempDir::new();
     let authority =
         Authority::open(other.as_ref(), AuthorityKind::Serving, &Clock::System).expect("another authority");
     let path = other.path().join("kubeconfig");
-    let url = good
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("server: "))
-        .expect("a URL");
     let token = Token::open(other.as_ref()).expect("a token");
     pki::kubeconfig::write(
         path.as_std_path(),

@@ -68,6 +68,7 @@ async fn request(client: Client, clock: &Clock) -> Outcome {
         Err(_) => Outcome::TimedOut,
         Ok(Ok(_)) => Outcome::Accepted(clock.instant() - start),
         Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.message.contains(ANONYMOUS) => {
+            ui::progress(&format!("API server: {}", status.message));
             Outcome::Unauthorized
         }
         // The server knows the user, who may not read the namespace.
