@@ -1,4 +1,9 @@
-//! Rebuilt control plane with an empty store: workers keep running, and their replicas are restored.
+//! Rebuilt control plane. With an empty store, workers keep running, and their replicas are
+//! restored. With a restored backup, agents and gateways list the objects again.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
 
 use crate::harness::{Cluster, eventually};
 
@@ -63,5 +68,64 @@ fn running_replicas_are_restored_at_a_rebuilt_control_plane() {
     eventually("the former worker alone", || match cluster.workers("node-1") {
         found if found == workers => Ok(()),
         found => Err(format!("{found:?}")),
+    });
+}
+
+/// Number of objects that are written after the backup. Heartbeats need several minutes for as many
+/// versions.
+const WRITTEN_AFTER_BACKUP: usize = 500;
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-Rp").args([from, to]).status();
+    assert!(copied.expect("cp is installed").success());
+}
+
+/// After the restore, the versions that agent and gateway observed last are in the future.
+#[test]
+fn agent_and_gateway_follow_a_control_plane_that_was_restored_from_a_backup() {
+    let Some(mut cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let _agent = cluster.agent("node-1", &[]);
+    eventually("the node", || cluster.kubectl.json("mac/node-1"));
+    cluster.kubectl.wait_for_condition("mac/node-1", "Ready", "True");
+    let (data, backup) = (cluster.scratch.join("data"), cluster.scratch.join("backup"));
+    cluster.stop();
+    copy(&data, &backup);
+    cluster.start_again();
+    let mut written = String::new();
+    for number in 0..WRITTEN_AFTER_BACKUP {
+        write!(
+            written,
+            "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: written-{number}}}\n"
+        )
+        .expect("a String accepts all writes");
+    }
+    cluster.kubectl.run_with(&["create", "-f", "-"], &written).ok();
+    // Agent and gateway observe the replica, and thus the versions after the written objects.
+    cluster.kubectl.apply(GUIDE).ok();
+    cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
+
+    cluster.stop();
+    std::fs::remove_dir_all(&data).expect("removed");
+    copy(&backup, &data);
+    cluster.start_again();
+    assert!(
+        cluster.kubectl.json("mdep/guide").is_err(),
+        "the backup is older than the deployment"
+    );
+    eventually("the end of the worker", || {
+        match cluster.workers("node-1").len() {
+            0 => Ok(()),
+            count => Err(format!("{count} workers")),
+        }
+    });
+    cluster.kubectl.apply(GUIDE).ok();
+    cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
+    eventually("an answer", || {
+        match cluster.gateway.try_chat("guide", "What is rooflet?")? {
+            answer if answer.status == 200 => Ok(()),
+            answer => Err(answer.text),
+        }
     });
 }

@@ -85,15 +85,9 @@ pub(crate) async fn start(
         .options
         .timeout_seconds
         .unwrap_or_else(|| DEFAULT_TIMEOUT_SECONDS + rand::rng().random_range(0..DEFAULT_TIMEOUT_SECONDS));
-    let (watcher, failure) = match engine.store.watch(&prefix, after) {
+    let (watcher, failure) = match watch_after(engine, &prefix, after).await {
         Ok(watcher) => (Some(watcher), None),
-        Err(compacted) => {
-            let message = format!(
-                "too old resource version: {} ({})",
-                compacted.requested, compacted.compacted
-            );
-            (None, Some(ApiError::expired(message)))
-        }
+        Err(err) => (None, Some(err)),
     };
     let until_end = Duration::from_secs(seconds);
     let delay = bookmark_delay(until_end);
@@ -124,6 +118,26 @@ fn bookmark_delay(until_end: Duration) -> Duration {
         Some(until_last) if !until_last.is_zero() => until_last.min(BOOKMARK_PERIOD),
         Some(_) | None => until_end,
     }
+}
+
+/// Starts a watcher after a revision.
+///
+/// A revision that the store does not reach soon is from another history: the data directory was
+/// restored from a backup. kube-apiserver keeps such a watch open without events, and its client
+/// never observes the older state. The error 410 makes the client list again.
+async fn watch_after(engine: &Engine, prefix: &str, after: Revision) -> Result<Watcher, ApiError> {
+    if await_version(engine, after.0).await.is_err() {
+        let current = engine.store.revision();
+        return Err(ApiError::expired(format!(
+            "too large resource version: {after}, current: {current}"
+        )));
+    }
+    engine.store.watch(prefix, after).map_err(|compacted| {
+        ApiError::expired(format!(
+            "too old resource version: {} ({})",
+            compacted.requested, compacted.compacted
+        ))
+    })
 }
 
 /// Guard that counts an open watch in the metrics.

@@ -98,6 +98,30 @@ async fn leaving_the_selection_sends_a_deletion() {
     assert_eq!(replayed.brief().await, "END");
 }
 
+/// After a restored backup, clients have resourceVersions that the server has not assigned.
+#[tokio::test]
+async fn watch_after_a_future_version_expires() {
+    let server = TestServer::start().await;
+    let mut watch = server
+        .watch(&format!("{GIZMOS}?watch=1&resourceVersion=999999"))
+        .await;
+    let error = watch.next().await.expect("a frame");
+    assert_eq!(
+        (
+            &error["type"],
+            &error["object"]["code"],
+            &error["object"]["reason"]
+        ),
+        (&json!("ERROR"), &json!(410), &json!("Expired"))
+    );
+    let message = error["object"]["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with("too large resource version: 999999, current: "),
+        "{message}"
+    );
+    assert_eq!(watch.brief().await, "END");
+}
+
 #[tokio::test]
 async fn initial_events_end_with_a_bookmark() {
     let server = TestServer::start().await;
