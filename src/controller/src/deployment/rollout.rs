@@ -12,7 +12,7 @@ use super::bounds::Bounds;
 use super::idle::{Idleness, InUse};
 use super::preparation::Preparation;
 use super::replica::{is_of, is_ready, is_unschedulable};
-use super::throughput::{AtFloor, Chips, Floor, Throughput};
+use super::throughput::{AtFloor, Chips, Floor, Throughput, predicted};
 use rooflet_api::v1alpha1::{ModelDeploymentSpec, ModelReplica, StrategyType};
 
 /// Maximum number of replicas created in one pass.
@@ -140,12 +140,15 @@ pub(super) fn scale<'a>(
     scaling
 }
 
-/// Sorts replicas by deletion order: unscheduled, then not Ready, then the newest.
+/// Sorts replicas by deletion order: unscheduled, then not Ready, then the slowest by its prediction,
+/// then the newest.
 fn in_deletion_order(mut replicas: Vec<&ModelReplica>) -> Vec<&ModelReplica> {
     replicas.sort_by_key(|replica| {
         (
             replica.spec.node_name.is_some(),
             is_ready(replica),
+            // Whole tokens per second: smaller differences are noise of the calibration.
+            predicted(replica).map_or(0, |figure| figure.round() as u64),
             Reverse(replica.metadata.creation_timestamp.clone()),
             Reverse(replica.name_any()),
         )

@@ -460,6 +460,17 @@ fn scaling_down_deletes_unready_and_new_replicas_first() {
 }
 
 #[test]
+fn scaling_down_deletes_replicas_of_slow_macs_before_new_replicas() {
+    let mut scene = Scene::new(json!({ "replicas": 4 }));
+    scene.step();
+    for (name, tokens_per_second) in [("r1", 20.0), ("r2", 80.0), ("r3", 80.1), ("r4", 40.0)] {
+        scene.run_at(name, tokens_per_second);
+    }
+    scene.change(json!({ "replicas": 1 }));
+    assert_eq!(scene.step(), "-r1(surplus) -r4(surplus) -r3(surplus)");
+}
+
+#[test]
 fn rolling_update_replaces_one_by_one_in_place() {
     let mut scene = Scene::new(json!({ "replicas": 2 }));
     scene.step();
