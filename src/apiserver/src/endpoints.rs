@@ -1,5 +1,6 @@
 //! HTTP: connections, request parsing, handlers, and response bodies.
 
+mod admission;
 pub(crate) mod body;
 pub(crate) mod connection;
 mod gzip;
@@ -8,7 +9,6 @@ pub(crate) mod in_flight;
 pub(crate) mod negotiate;
 pub(crate) mod options;
 mod patch_request;
-mod protobuf;
 pub(crate) mod reply;
 mod representation;
 pub(crate) mod request;

@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use crate::authentication::User;
 use crate::certificates::{APPROVED, DENIED, FAILED, conditions, has_condition};
 use crate::object;
-use crate::object::typed::format_time;
 use rooflet_apimachinery::schema::{FieldError, names};
+use rooflet_apimachinery::time::format_time;
 use rooflet_pki::{CertificateRequest, check_certificates};
 
 const EXPIRATION_SECONDS_MIN: i64 = 600;

@@ -25,9 +25,9 @@ use crate::certificates::{
 use crate::endpoints::options::WriteOptions;
 use crate::engine::{Edit, Engine, Target, Warnings};
 use crate::object;
-use crate::object::typed::format_time;
 use crate::registry::resource::Subresource;
 use crate::status::ApiError;
+use rooflet_apimachinery::time::format_time;
 use rooflet_base::error::Chain;
 use rooflet_pki::{
     Authority, CertificateRequest, Identity, NODE_USER_PREFIX, Revocations, SignRequestError, SigningPolicy,

@@ -173,7 +173,7 @@ pub(crate) fn next_status(crd: &Value, in_use: &NamesInUse, now: Timestamp) -> O
 
 /// Marks a definition as terminating until its objects are deleted.
 pub(crate) fn mark_terminating(crd: &mut Value, now: Timestamp) {
-    let time = crate::object::typed::format_time(now);
+    let time = rooflet_apimachinery::time::format_time(now);
     object::metadata_mut(crd).insert("deletionTimestamp".to_owned(), Value::from(time));
     let mut finalizers: Vec<String> = object::finalizers(crd).map(str::to_owned).collect();
     if !finalizers.iter().any(|name| name == CLEANUP_FINALIZER) {

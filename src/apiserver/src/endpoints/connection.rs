@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 
 use crate::audit::Identity;
-use crate::endpoints::handlers::{Admitted, Api};
+use crate::endpoints::admission::Admitted;
+use crate::endpoints::handlers::Api;
 use crate::endpoints::negotiate::{self, Encoding};
 use crate::endpoints::reply::{self, Reply};
 use crate::endpoints::request::{Certificates, Query, Request};

@@ -4,27 +4,21 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use http::{HeaderValue, Method, StatusCode, header};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
 use crate::audit::{Audit, CreatedName, Finished, Identity};
-use crate::authentication::account_token::{Referenced, TokenUser};
-use crate::authentication::{
-    self, API_AUDIENCE, Guesses, Impersonation, RejectTokenError, TokenSources, User,
-};
-use crate::authorization::{RequestHead, Requestor, Rules};
+use crate::authentication::{Guesses, User};
+use crate::authorization::{Requestor, Rules};
 use crate::builtin::BuiltIn;
 use crate::endpoints::gzip;
-use crate::endpoints::in_flight::{InFlight, Permit};
+use crate::endpoints::in_flight::InFlight;
 use crate::endpoints::negotiate::{self, Conversion, Encoding, OutputMedia};
 use crate::endpoints::options::{DeleteOptions, ListOptions, WriteOptions, WriteVerb, field_manager};
 use crate::endpoints::patch_request::{self, PatchRequest};
-use crate::endpoints::protobuf::{self, PROTOBUF};
 use crate::endpoints::reply::{self, Reply};
 use crate::endpoints::representation::{IncludeObject, View, page_of};
 use crate::endpoints::request::Request;
@@ -40,10 +34,10 @@ use crate::metrics::ApiServerMetrics;
 use crate::object;
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_bytes};
 use crate::status::{ApiError, deleted};
-use rooflet_apimachinery::selector::FieldSelector;
+use rooflet_apimachinery::protobuf::{self, PROTOBUF};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
-use rooflet_pki::{AccountKey, BootstrapToken, Token, UserCertificates};
+use rooflet_pki::{AccountKey, Token, UserCertificates};
 
 /// Dependencies of the request handlers.
 pub(crate) struct Api {
@@ -67,13 +61,6 @@ pub(crate) struct Api {
     pub stop: CancellationToken,
 }
 
-/// Authenticated and authorized request.
-pub(crate) struct Admitted {
-    pub(crate) user: Arc<User>,
-    /// Held until the response is complete.
-    pub(crate) permit: Permit,
-}
-
 /// Request for a resource, resolved.
 pub(super) struct Call<'a> {
     pub(super) request: &'a Request,
@@ -83,47 +70,7 @@ pub(super) struct Call<'a> {
     subresource: Option<Subresource>,
 }
 
-/// Returns the name of the only object that a field selector can select.
-fn required_name(field_selector: &str) -> Option<String> {
-    let selector = FieldSelector::parse(field_selector).ok()?;
-    let name = selector.exact("metadata.name")?;
-    let is_segment = !matches!(name, "" | "." | "..") && !name.contains(['/', '%']);
-    is_segment.then(|| name.to_owned())
-}
-
 impl Api {
-    /// Authenticates and authorizes a request and acquires an in-flight permit. Uses only the
-    /// request head, before the body is read, so that rejected requests are cheap.
-    ///
-    /// `identity` receives the user of the request, also if the request is rejected.
-    pub(crate) fn admit(&self, request: &Request, identity: &mut Identity) -> Result<Admitted, ApiError> {
-        let route = routes::parse(&request.path);
-        let verb = verb(request, &route);
-        let field_selector = request.query.get("fieldSelector").unwrap_or_default();
-        let selected = Some(field_selector).filter(|_| matches!(verb, Verb::List | Verb::Watch));
-        let selected = selected.and_then(required_name);
-        let head = RequestHead {
-            route: &route,
-            verb,
-            path: &request.path,
-            field_selector,
-            selected: selected.as_deref(),
-        };
-        let admitted = self.authenticate(request, identity).and_then(|user| {
-            self.rules.authorize(&user, head)?;
-            Ok(Admitted {
-                user,
-                permit: self.in_flight.acquire(&route, verb)?,
-            })
-        });
-        if let Err(err) = &admitted {
-            let label = self.metric_label(&route);
-            self.metrics
-                .observe(verb, label, err.code().as_u16(), Duration::ZERO);
-        }
-        admitted
-    }
-
     /// Handles an admitted request. Always returns a response.
     pub(crate) async fn handle(&self, request: &Request, user: Arc<User>) -> Reply {
         let started = self.engine.clock.instant();
@@ -184,7 +131,7 @@ impl Api {
     }
 
     /// Returns the resource label of a metric. Only served names are used, to bound cardinality.
-    fn metric_label<'a>(&self, route: &'a Route) -> &'a str {
+    pub(super) fn metric_label<'a>(&self, route: &'a Route) -> &'a str {
         let Route::Resource(path) = route else { return "" };
         let snapshot = self.engine.registry.snapshot();
         let is_served = snapshot
@@ -218,72 +165,6 @@ impl Api {
             });
         }
         self.document(request, route)
-    }
-
-    fn authenticate(&self, request: &Request, identity: &mut Identity) -> Result<Arc<User>, ApiError> {
-        let certificate = match &self.users {
-            Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
-            Some(_) | None => None,
-        };
-        let of_token = |token: &str| {
-            let is_bootstrap = token.parse::<BootstrapToken>().is_ok();
-            let Some(client) = request.client.filter(|_| is_bootstrap) else {
-                return self.user_of_own_token(token);
-            };
-            let now = self.engine.clock.instant();
-            if let Some(wait) = self.guesses.wait(client, now) {
-                return Err(RejectTokenError::Guessing { wait });
-            }
-            let found = self.user_of_own_token(token);
-            if found.is_err() && self.guesses.count(client, now) {
-                warn!(%client, "too many wrong bootstrap tokens: rejecting bootstrap tokens from this address");
-            }
-            found
-        };
-        let caller = authentication::authenticate(certificate, &request.headers, of_token)?;
-        let caller = Arc::new(caller);
-        identity.user = Some(caller.clone());
-        let Some(requested) = Impersonation::parse(&request.headers)? else {
-            return Ok(caller);
-        };
-        self.rules.authorize_impersonation(&caller, &requested)?;
-        debug!(caller = caller.name, user = requested.user.name, "impersonating");
-        let user = Arc::new(requested.user);
-        *identity = Identity {
-            user: Some(user.clone()),
-            impersonated_by: Some(caller),
-        };
-        Ok(user)
-    }
-
-    /// Returns the user of a bearer token that is valid for this server.
-    fn user_of_own_token(&self, token: &str) -> Result<User, RejectTokenError> {
-        let found = self.user_of_token(token, &[API_AUDIENCE.to_owned()])?;
-        Ok(found.user)
-    }
-
-    /// Returns the user of a bearer token that is valid for one of the audiences.
-    pub(super) fn user_of_token(
-        &self,
-        token: &str,
-        audiences: &[String],
-    ) -> Result<TokenUser, RejectTokenError> {
-        let stored = |kind: Referenced, namespace: &str, name: &str| {
-            let kind = match kind {
-                Referenced::Account => BuiltIn::ServiceAccount,
-                Referenced::Secret => BuiltIn::Secret,
-            };
-            let snapshot = self.engine.registry.snapshot();
-            let key = snapshot.built_in(kind).key(Some(namespace), name);
-            Some(self.engine.store.get(&key)?.json().clone())
-        };
-        let sources = TokenSources {
-            admin: self.token.reveal(),
-            key: self.account_key.as_deref(),
-            stored: &stored,
-            now: self.engine.clock.now(),
-        };
-        sources.user_of(token, audiences)
     }
 
     async fn resource(
@@ -663,7 +544,7 @@ impl Call<'_> {
     /// Returns the body and its encoding.
     pub(super) fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
         let (content_type, body) = (self.request.content_type(), &self.request.body);
-        if negotiate::essence(content_type) == PROTOBUF && protobuf::is_read(&self.resource) {
+        if negotiate::essence(content_type) == PROTOBUF && reads_protobuf(&self.resource) {
             let json = protobuf::to_json(body).map_err(|err| ApiError::bad_request(err.to_string()))?;
             return Ok((Cow::Owned(json), Encoding::Json));
         }
@@ -707,8 +588,14 @@ impl Call<'_> {
     }
 }
 
+/// Returns true if bodies of this kind are accepted in protobuf. kube-apiserver accepts definitions
+/// too; clients send them as JSON.
+fn reads_protobuf(resource: &Resource) -> bool {
+    resource.custom().is_none() && !resource.is(BuiltIn::CustomResourceDefinition)
+}
+
 /// Returns the Kubernetes verb of a request.
-fn verb(request: &Request, route: &Route) -> Verb {
+pub(super) fn verb(request: &Request, route: &Route) -> Verb {
     let Route::Resource(path) = route else {
         return match request.method {
             Method::GET | Method::HEAD => Verb::Get,

@@ -1,7 +1,7 @@
 //! Content negotiation: form of responses (Accept) and encoding of bodies (Content-Type).
 
-use crate::endpoints::protobuf::PROTOBUF;
 use crate::status::ApiError;
+use rooflet_apimachinery::protobuf::PROTOBUF;
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";

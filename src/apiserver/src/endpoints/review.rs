@@ -11,9 +11,9 @@ use crate::builtin::BuiltIn;
 use crate::builtin::review::Review;
 use crate::engine::{ResultObject, Warnings, request_body};
 use crate::object;
-use crate::object::typed::format_time;
 use crate::reviews;
 use crate::status::ApiError;
+use rooflet_apimachinery::time::format_time;
 use rooflet_apimachinery::verb::Verb;
 
 impl Api {

@@ -15,10 +15,10 @@ use crate::builtin::BuiltIn;
 use crate::builtin::review::Review;
 use crate::engine::{Warnings, request_body};
 use crate::object;
-use crate::object::typed::format_time;
 use crate::registry::resource::{Resource, to_bytes};
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::time::format_time;
 use rooflet_base::error::Chain;
 
 impl Api {

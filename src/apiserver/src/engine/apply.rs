@@ -7,10 +7,10 @@ use super::{Edit, Engine, Target, Warnings, WriteResult, decode_object};
 use crate::endpoints::options::{FieldValidation, WriteOptions};
 use crate::object;
 use crate::object::managed_fields;
-use crate::object::typed::format_time;
 use crate::registry::resource::ScalePaths;
 use crate::status::ApiError;
 use rooflet_apimachinery::fields::{ApplyError, Configuration, FieldSet, Managers, Operation, TypeSchema};
+use rooflet_apimachinery::time::format_time;
 
 /// Configuration of an apply request.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 use super::Target;
 use crate::object;
 use crate::object::managed_fields;
-use crate::object::typed::format_time;
 use crate::registry::resource::{Origin, Resource, Subresource};
 use jiff::Timestamp;
 use rooflet_apimachinery::fields::{Manager, Managers, Operation, Tracked};
+use rooflet_apimachinery::time::format_time;
 
 /// Manager of requests whose client has no name.
 const UNKNOWN: &str = "unknown";

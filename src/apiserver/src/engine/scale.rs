@@ -8,10 +8,10 @@ use super::{AppliedConfiguration, Edit, Engine, Target, Warnings, WriteResult};
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::object::managed_fields;
-use crate::object::typed::format_time;
 use crate::registry::resource::ScalePaths;
 use crate::status::ApiError;
 use rooflet_apimachinery::fields::{FieldSet, Managers, Operation, Tracked};
+use rooflet_apimachinery::time::format_time;
 
 /// Placeholder for unset replicas while a Scale is edited.
 const UNSET_REPLICAS: i64 = i32::MIN as i64;

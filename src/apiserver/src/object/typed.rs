@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use rooflet_apimachinery::schema::builtin as upstream;
 use rooflet_apimachinery::schema::builtin::REFERENCE_PREFIX;
+use rooflet_apimachinery::time::{format_micro_time, format_time};
 
 const PACKAGE_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
@@ -510,16 +511,6 @@ fn parse_rfc3339(text: &str, layout: &'static str) -> Result<Timestamp, DecodeTy
         rest: text.to_owned(),
         element: "2006",
     })
-}
-
-/// Formats RFC 3339 with seconds, like `metav1.Time`.
-pub(crate) fn format_time(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// Formats RFC 3339 with exactly six decimals, like `metav1.MicroTime`.
-pub(crate) fn format_micro_time(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! `kubectl create namespace`, send built-in kinds in this encoding only.
 //!
 //! The envelope consists of four bytes and a message with kind and object. The object is converted
-//! to the JSON form of the same request. Responses are JSON, which all these clients accept.
+//! to the JSON form of the same request.
 
 mod messages;
 
@@ -11,23 +11,16 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::builtin::BuiltIn;
-use crate::object::typed::{format_micro_time, format_time};
-use crate::registry::resource::Resource;
+use crate::time::{format_micro_time, format_time};
 use messages::{Field, Shape, UNKNOWN, list, one};
 
-pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Media type of the bodies.
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
-
-/// Returns true if bodies of this kind are accepted in protobuf. kube-apiserver accepts definitions
-/// too; clients send them as JSON.
-pub(crate) fn is_read(resource: &Resource) -> bool {
-    resource.custom().is_none() && !resource.is(BuiltIn::CustomResourceDefinition)
-}
 
 /// Error of a body that is not a Kubernetes protobuf object.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DecodeProtobufError {
+pub enum DecodeProtobufError {
     #[error("the body does not start with the Kubernetes protobuf prefix")]
     Magic,
     #[error("no kind {kind:?} is registered for version {version:?} in protobuf; send JSON")]
@@ -59,7 +52,7 @@ pub(crate) enum DecodeProtobufError {
 type Result<T> = std::result::Result<T, DecodeProtobufError>;
 
 /// Converts the object of a body to JSON.
-pub(crate) fn to_json(body: &[u8]) -> Result<Vec<u8>> {
+pub fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     let envelope = body.strip_prefix(MAGIC).ok_or(DecodeProtobufError::Magic)?;
     let envelope = message(envelope, UNKNOWN)?;
     if envelope["contentEncoding"]
