@@ -18,8 +18,10 @@ mod names;
 mod normal;
 mod numbers;
 mod product;
+mod references;
 mod regex;
 pub(super) mod schema;
+mod validity;
 pub mod vocabulary;
 
 use regex_syntax::utf8::Utf8Sequences;

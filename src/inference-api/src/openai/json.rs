@@ -112,6 +112,11 @@ impl Members {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
+    /// Members in their original order, with mutable values.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Json)> {
+        self.0.iter_mut().map(|(name, value)| (name.as_str(), value))
+    }
+
     pub fn new<const N: usize>(members: [(&str, Json); N]) -> Self {
         Self(members.map(|(name, value)| (name.to_owned(), value)).into())
     }

@@ -51,9 +51,34 @@ pub(super) fn fits(format: &str, pattern: &str) -> bool {
     format == "hostname" && pattern == ZOD_HOSTNAME
 }
 
-/// Returns true for formats that describe the use of a text and not its syntax.
-pub(super) fn is_any_text(format: &str) -> bool {
-    ["binary", "password", "path"].contains(&format)
+/// Formats with an expression.
+const ENFORCED: &[&str] = &[
+    "base64",
+    "base64url",
+    "byte",
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "jwt",
+    "time",
+    "uri",
+    "uuid",
+    "uuid1",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "uuid6",
+    "uuid7",
+    "uuid8",
+];
+
+/// Returns true for formats that restrict no text, as unknown formats in JSON Schema.
+pub(super) fn is_annotation(format: &str) -> bool {
+    !ENFORCED.contains(&format)
 }
 
 /// Pairwise disjoint formats, also with less strict definitions. Host names include dates, and URIs

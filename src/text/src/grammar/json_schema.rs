@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::json::Rules;
-use super::normal::normal;
+use super::normal::{Normal, normal};
 pub(super) use super::schema::SchemaError;
 use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_parts, dereferenced, resolved};
 use super::{Builder, NodeId, RETURN};
@@ -21,17 +21,22 @@ const MAX_DIFFERENT: usize = 10;
 /// Builds the rule of a schema's values.
 pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId, SchemaError> {
     check_parts(schema)?;
-    let schema = &normal(schema)?;
+    let Normal { schema, dropped } = normal(schema)?;
+    let schema = &schema;
     let rules = Rules::new(builder);
     let mut compiler = Compiler {
         builder,
         rules,
         root: schema,
         references: HashMap::new(),
+        targets: Vec::new(),
         scalars: HashMap::new(),
         depth: 0,
     };
-    compiler.rule(schema, "#".to_owned())
+    match (compiler.rule(schema, "#".to_owned()), dropped) {
+        (Err(SchemaError::Empty { .. }), Some(dropped)) => Err(dropped),
+        (rule, _) => rule,
+    }
 }
 
 struct Compiler<'a, 'b> {
@@ -40,6 +45,8 @@ struct Compiler<'a, 'b> {
     root: &'a Json,
     /// Rules of reference targets, including those under construction.
     references: HashMap<&'a str, NodeId>,
+    /// Targets of `references` in the order of their construction.
+    targets: Vec<&'a str>,
     /// Rules of strings and numbers by their constraints, because schemas repeat them.
     scalars: HashMap<String, NodeId>,
     depth: usize,
@@ -102,11 +109,21 @@ impl<'a> Compiler<'a, '_> {
             target: target.to_owned(),
         })?;
         let reserved = self.builder.reserve();
+        let before = self.targets.len();
         self.references.insert(target, reserved);
-        let rule = self.rule(found, target.to_owned())?;
-        if rule == reserved {
-            return Err(schema.empty());
+        self.targets.push(target);
+        let rule = self.rule(found, target.to_owned());
+        let rule = rule.and_then(|rule| match rule == reserved {
+            true => Err(schema.empty()),
+            false => Ok(rule),
+        });
+        if rule.is_err() {
+            // Rules that were built meanwhile may contain this one.
+            for target in self.targets.drain(before..) {
+                self.references.remove(target);
+            }
         }
+        let rule = rule?;
         self.builder.define(reserved, rule);
         Ok(reserved)
     }
@@ -125,8 +142,10 @@ impl<'a> Compiler<'a, '_> {
         let at = |index: usize| schema.below(&format!("{keyword}/{index}"));
         let mut branches = Vec::new();
         for (index, one) in schemas.iter().enumerate() {
-            if *one != Json::Bool(false) {
-                branches.push(self.rule(one, at(index))?);
+            match self.rule(one, at(index)) {
+                // No value satisfies this branch.
+                Err(SchemaError::Empty { .. }) => {}
+                rule => branches.push(rule?),
             }
         }
         match branches.is_empty() {

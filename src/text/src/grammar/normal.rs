@@ -1,13 +1,22 @@
-//! Normal form of schemas: `allOf`, `not`, references and choices next to other keywords are merged
-//! into one schema, as far as possible. The grammar enforces the remaining keywords one by one.
+//! Normal form of schemas: `allOf`, `not`, conditions, references and choices next to other keywords
+//! are merged into one schema, as far as possible. The grammar enforces the remaining keywords one
+//! by one.
 
+mod conditions;
+mod evaluation;
 mod exclusion;
 mod intersection;
+mod negation;
+mod patterns;
 
+use self::conditions::dependencies;
+use self::evaluation::mark_evaluated;
 use self::exclusion::exclude;
-use self::intersection::intersection;
+use self::intersection::{all_of, intersection};
 use super::disjoint::disjoint_schemas;
+use super::references::with_local_references;
 use super::schema::{SchemaError, constrains, dereferenced, listed_values, resolved};
+use super::validity::with_valid_values;
 use rooflet_inference_api::openai::json::{Json, Members};
 
 /// Maximum number of merged schemas. Choices multiply: a small schema could expand to a huge one.
@@ -16,25 +25,65 @@ const MAX_MERGES: u32 = 2_000;
 const MAX_DEPTH: usize = 100;
 
 /// Keywords that combine schemas.
-const COMBINING: &[&str] = &["$ref", "allOf", "anyOf", "oneOf", "not"];
+const COMBINING: &[&str] = &[
+    "$ref",
+    "allOf",
+    "anyOf",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "not",
+    "oneOf",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+
+/// Internal keyword: names of `properties` that count as evaluated.
+const EVALUATED_NAMES: &str = "rooflet:evaluatedNames";
+/// Internal keyword: number of items at the beginning of a list that count as evaluated.
+const EVALUATED_ITEMS: &str = "rooflet:evaluatedItems";
 
 /// Keywords with definitions for references.
 const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 
+/// Schema in normal form.
+pub(super) struct Normal {
+    pub(super) schema: Json,
+    /// Reason for which a part of a negation was dropped. If no value satisfies the rest, this is
+    /// the error.
+    pub(super) dropped: Option<SchemaError>,
+}
+
 /// Returns a schema in normal form that accepts the values of `schema`, or fewer.
-pub(super) fn normal(schema: &Json) -> Result<Json, SchemaError> {
+pub(super) fn normal(schema: &Json) -> Result<Normal, SchemaError> {
+    let schema = &with_local_references(schema)?;
     let mut normalizer = Normalizer {
         root: schema,
         merges: 0,
         depth: 0,
+        evaluates: false,
+        dropped: None,
     };
-    normalizer.schema(schema, "#")
+    let normal = normalizer.schema(schema, "#");
+    match (normal, normalizer.dropped) {
+        (Err(SchemaError::Empty { .. }), Some(dropped)) => Err(dropped),
+        (schema, dropped) => Ok(Normal {
+            schema: schema?,
+            dropped,
+        }),
+    }
 }
 
 struct Normalizer<'a> {
     root: &'a Json,
     merges: u32,
     depth: usize,
+    /// True while schemas below `unevaluatedProperties` or `unevaluatedItems` are merged.
+    evaluates: bool,
+    /// Reason for which a part of a negation was dropped.
+    dropped: Option<SchemaError>,
 }
 
 /// Keywords of combined schemas.
@@ -42,8 +91,17 @@ struct Normalizer<'a> {
 struct Gathered {
     /// Keywords other than combinations.
     own: Members,
-    choices: Vec<Vec<Json>>,
+    choices: Vec<Choice>,
     excluded: Vec<Json>,
+    /// Schemas with `contains`.
+    contained: Vec<Members>,
+}
+
+struct Choice {
+    schemas: Vec<Json>,
+    /// True if the schemas come from a negation or a condition. A schema that is not supported is
+    /// then dropped.
+    derived: bool,
 }
 
 impl Normalizer<'_> {
@@ -51,22 +109,15 @@ impl Normalizer<'_> {
         let Json::Object(members) = schema else {
             return Ok(schema.clone());
         };
-        if members
-            .get("pattern")
-            .is_some_and(|pattern| pattern.as_str().is_none())
-        {
-            return Err(SchemaError::Invalid {
-                at: at.to_owned(),
-                keyword: "pattern",
-                expected: "a string",
-            });
-        }
         if self.depth >= MAX_DEPTH {
             return Err(too_deep(at));
         }
         self.depth += 1;
         let flat = self.flat(&with_prefix_items(members.clone()), at);
-        let whole = flat.and_then(|flat| self.children(self.with_names(flat), at));
+        let whole = flat.and_then(|flat| {
+            let flat = self.with_patterns(self.with_names(flat), at)?;
+            self.children(flat, at)
+        });
         self.depth -= 1;
         whole
     }
@@ -78,13 +129,15 @@ impl Normalizer<'_> {
         constraining.retain(constrains);
         let simple = |name: &str| constraining.iter().all(|(own, _)| own == name);
         let combines = COMBINING.iter().any(|name| constraining.get(name).is_some());
-        if !combines || ["$ref", "anyOf", "oneOf"].into_iter().any(simple) {
+        let is_simple = !combines || ["$ref", "anyOf", "oneOf"].into_iter().any(simple);
+        if is_simple && !self.evaluates {
             constraining = members.clone();
             constraining.retain(|name, value| constrains(name, value) || DEFINITIONS.contains(&name));
             if let Some(schemas) = members.get("oneOf") {
-                constraining.insert("oneOf", Json::Array(self.disjoint_schemas(schemas, members, at)?));
+                let schemas = self.disjoint_schemas(schemas, members, at)?.schemas;
+                constraining.insert("oneOf", Json::Array(schemas));
             }
-            return Ok(constraining);
+            return with_valid_values(self.root, constraining, at);
         }
         let mut gathered = Gathered::default();
         self.gather(members, at, &mut gathered)?;
@@ -92,18 +145,38 @@ impl Normalizer<'_> {
             mut own,
             mut choices,
             excluded,
+            contained,
         } = gathered;
         for schema in &excluded {
-            exclude(&mut own, schema, at)?;
+            match exclude(&mut own, schema, at) {
+                Err(err) if err.is_unsupported() => {
+                    let schemas = self.alternatives(schema, at);
+                    self.dropped = Some(err);
+                    choices.push(Choice {
+                        schemas,
+                        derived: true,
+                    });
+                }
+                excluded => excluded?,
+            }
         }
-        let bare = own.is_empty();
+        for schema in &contained {
+            choices.extend(self.containing(schema, &own, at)?);
+        }
+        let bare = own.is_empty() && !self.evaluates;
         let mut flat = match choices.pop() {
-            None => own,
+            None => match self.evaluates {
+                true => own,
+                false => with_valid_values(self.root, own, at)?,
+            },
             // The choice has no other keywords next to it.
-            Some(choice) if bare && choices.is_empty() => Members::new([("anyOf", Json::Array(choice))]),
+            Some(choice) if bare && choices.is_empty() && !choice.derived => {
+                Members::new([("anyOf", Json::Array(choice.schemas))])
+            }
             Some(choice) => {
                 let mut rest = vec![Json::Object(own)];
-                let other = |choice| Json::Object(Members::new([("anyOf", Json::Array(choice))]));
+                let other =
+                    |choice: Choice| Json::Object(Members::new([("anyOf", Json::Array(choice.schemas))]));
                 rest.extend(choices.into_iter().map(other));
                 self.distribute(choice, &rest, at)?
             }
@@ -160,9 +233,9 @@ impl Normalizer<'_> {
     }
 
     /// Merges the other schemas into each branch of the choice.
-    fn distribute(&mut self, choice: Vec<Json>, rest: &[Json], at: &str) -> Result<Members, SchemaError> {
+    fn distribute(&mut self, choice: Choice, rest: &[Json], at: &str) -> Result<Members, SchemaError> {
         let mut branches = Vec::new();
-        for branch in choice {
+        for branch in choice.schemas {
             let parts = [std::slice::from_ref(&branch), rest].concat();
             let together = Members::new([("allOf", Json::Array(parts))]);
             self.depth += 1;
@@ -175,6 +248,7 @@ impl Normalizer<'_> {
                 Ok(branch) => branches.push(Json::Object(branch)),
                 // An unsatisfiable branch is dropped.
                 Err(SchemaError::Empty { .. }) => {}
+                Err(err) if choice.derived && err.is_unsupported() => self.dropped = Some(err),
                 Err(err) => return Err(err),
             }
         }
@@ -189,8 +263,25 @@ impl Normalizer<'_> {
         if self.merges > MAX_MERGES {
             return Err(unsupported(at, &format!("more than {MAX_MERGES} merged schemas")));
         }
+        let members = &with_prefix_items(members.clone());
+        for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
+            if members
+                .get(keyword)
+                .is_some_and(|value| constrains(keyword, value))
+            {
+                let closed = self.evaluated(members, keyword, at)?;
+                return self.gather(&closed, at, into);
+            }
+        }
         let mut own = members.clone();
-        own.retain(|name, value| constrains(name, value) && !COMBINING.contains(&name));
+        own.retain(|name, value| {
+            let is_own = constrains(name, value) && !COMBINING.contains(&name);
+            is_own || [EVALUATED_NAMES, EVALUATED_ITEMS].contains(&name)
+        });
+        match self.evaluates {
+            true => mark_evaluated(&mut own),
+            false => own.retain(|name, _| ![EVALUATED_NAMES, EVALUATED_ITEMS].contains(&name)),
+        }
         into.own = intersection(&into.own, &own, at)?;
         for (keyword, value) in members.iter() {
             match keyword {
@@ -211,9 +302,17 @@ impl Normalizer<'_> {
                         self.gather_schema(schema, at, into)?;
                     }
                 }
-                "anyOf" => into.choices.push(listed("anyOf", value, at)?.to_vec()),
+                "anyOf" => into.choices.push(Choice {
+                    schemas: listed("anyOf", value, at)?.to_vec(),
+                    derived: false,
+                }),
                 "oneOf" => into.choices.push(self.disjoint_schemas(value, members, at)?),
                 "not" => into.excluded.push(value.clone()),
+                "if" => into.choices.extend(self.condition(members, value, at)),
+                "dependentRequired" | "dependentSchemas" | "dependencies" => {
+                    into.choices.extend(dependencies(keyword, value, at)?);
+                }
+                "contains" => into.contained.push(members.clone()),
                 _ => {}
             }
         }
@@ -222,9 +321,31 @@ impl Normalizer<'_> {
 
     /// Compares the original schemas: their normal forms may accept fewer values, and so hide an
     /// overlap.
-    fn disjoint_schemas(&self, schemas: &Json, beside: &Members, at: &str) -> Result<Vec<Json>, SchemaError> {
+    /// If schemas overlap, each then excludes the values of the others.
+    fn disjoint_schemas(
+        &mut self,
+        schemas: &Json,
+        beside: &Members,
+        at: &str,
+    ) -> Result<Choice, SchemaError> {
         let schemas = listed("oneOf", schemas, at)?;
-        disjoint_schemas(self.root, schemas, beside.get("discriminator"), at)
+        match disjoint_schemas(self.root, schemas, beside.get("discriminator"), at) {
+            Err(err @ SchemaError::Overlapping { .. }) => {
+                let schemas = self.exclusive(schemas, at);
+                if schemas.is_empty() {
+                    return Err(err);
+                }
+                self.dropped = Some(err);
+                Ok(Choice {
+                    schemas,
+                    derived: true,
+                })
+            }
+            disjoint => Ok(Choice {
+                schemas: disjoint?,
+                derived: false,
+            }),
+        }
     }
 
     fn gather_schema(&mut self, schema: &Json, at: &str, into: &mut Gathered) -> Result<(), SchemaError> {
@@ -252,16 +373,34 @@ impl Normalizer<'_> {
     fn children(&mut self, mut flat: Members, at: &str) -> Result<Json, SchemaError> {
         for keyword in ["items", "additionalProperties"] {
             if let Some(inner) = flat.get(keyword).cloned() {
-                let inner = self.schema(&inner, &format!("{at}/{keyword}"))?;
+                let inner = match self.schema(&inner, &format!("{at}/{keyword}")) {
+                    // There are no further items or properties.
+                    Err(SchemaError::Empty { .. }) => Json::Bool(false),
+                    schema => schema?,
+                };
                 flat.insert(keyword, inner);
             }
         }
-        for keyword in ["prefixItems", "anyOf", "oneOf"] {
+        if let Some(Json::Array(first)) = flat.get("prefixItems").cloned() {
+            let mut normal = Vec::new();
+            for (index, schema) in first.iter().enumerate() {
+                match self.schema(schema, &format!("{at}/prefixItems/{index}")) {
+                    // The list ends before this item.
+                    Err(SchemaError::Empty { .. }) | Ok(Json::Bool(false)) => {
+                        flat.insert("items", Json::Bool(false));
+                        break;
+                    }
+                    schema => normal.push(schema?),
+                }
+            }
+            flat.insert("prefixItems", Json::Array(normal));
+        }
+        for keyword in ["anyOf", "oneOf"] {
             if let Some(Json::Array(inner)) = flat.get(keyword).cloned() {
                 let place = |index: usize| format!("{at}/{keyword}/{index}");
                 let schema = |(index, schema)| match self.schema(schema, &place(index)) {
                     // The branch is unsatisfiable.
-                    Err(SchemaError::Empty { .. }) if keyword != "prefixItems" => Ok(Json::Bool(false)),
+                    Err(SchemaError::Empty { .. }) => Ok(Json::Bool(false)),
                     schema => schema,
                 };
                 let inner = inner.iter().enumerate().map(schema);
@@ -279,15 +418,25 @@ impl Normalizer<'_> {
                     // The definition is not used.
                     Err(_) if DEFINITIONS.contains(&keyword) && !refers_to(self.root, name) => continue,
                     // The property must be absent, or the reference to it is rejected.
-                    Err(SchemaError::Empty { .. }) if keyword != "patternProperties" => Json::Bool(false),
+                    Err(SchemaError::Empty { .. }) => Json::Bool(false),
                     schema => schema?,
                 };
+                if schema == Json::Bool(false) && keyword == "properties" && is_required(&flat, name) {
+                    return Err(empty(&format!("{at}/properties/{name}")));
+                }
                 normal.insert(name, schema);
             }
             flat.insert(keyword, Json::Object(normal));
         }
         Ok(Json::Object(flat))
     }
+}
+
+fn is_required(schema: &Members, name: &str) -> bool {
+    let Some(Json::Array(names)) = schema.get("required") else {
+        return false;
+    };
+    names.iter().any(|own| own.as_str() == Some(name))
 }
 
 /// Returns true if a reference to this definition, or to a part of it, may exist.
@@ -311,6 +460,8 @@ fn with_prefix_items(mut schema: Members) -> Members {
             schema.insert("items", others);
         }
     }
+    // Without a list of items, the keyword has no effect.
+    schema.remove("additionalItems");
     schema
 }
 

@@ -59,6 +59,11 @@ pub(super) fn compiled(pattern: &str) -> Result<regex::Regex, RegexError> {
     regex::Regex::new(&as_rust(pattern)).map_err(|err| RegexError::Invalid(err.to_string()))
 }
 
+/// Returns true if a text matches; `None` if the expression is not supported.
+pub(super) fn matches(pattern: &str, text: &str) -> Option<bool> {
+    Some(compiled(pattern).ok()?.is_match(text))
+}
+
 /// Translates an expression of ECMA-262 to the syntax of the regex parser. Escapes become classes,
 /// also inside classes, because the parser supports nested classes.
 fn as_rust(pattern: &str) -> String {
@@ -234,7 +239,8 @@ impl RegexRules<'_> {
         self.without_dead_ends(hir, all)
     }
 
-    fn any_character(&mut self) -> NodeId {
+    /// Builds any character in its only spelling.
+    pub(super) fn any_character(&mut self) -> NodeId {
         self.characters(&[('\0', char::MAX)], RETURN)
     }
 

@@ -8,6 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use super::TooLarge;
 use super::disjoint::MAX_ONE_OF;
+use super::formats::is_annotation;
 use super::numbers::{self, Bound};
 use super::regex::RegexError;
 use rooflet_inference_api::openai::json::{Json, Members, Number};
@@ -34,14 +35,11 @@ const COMBINATIONS: &[&str] = &["type", "enum", "const", "$ref", "anyOf", "oneOf
 const UNSUPPORTED: &[&str] = &[
     "$dynamicRef",
     "$recursiveRef",
-    "additionalItems",
     "contains",
     "dependencies",
     "dependentRequired",
     "dependentSchemas",
     "if",
-    "maxContains",
-    "minContains",
     "propertyNames",
     "unevaluatedItems",
     "unevaluatedProperties",
@@ -61,8 +59,9 @@ pub(super) fn constrains(keyword: &str, value: &Json) -> bool {
 fn is_always_met(keyword: &str, value: &Json) -> bool {
     match keyword {
         "uniqueItems" => *value == Json::Bool(false),
+        "format" => value.as_str().is_some_and(is_annotation),
         "minProperties" => matches!(value, Json::Number(number) if number.as_u64() == Some(0)),
-        "additionalItems" | "unevaluatedItems" | "unevaluatedProperties" => *value == Json::Bool(true),
+        "unevaluatedItems" | "unevaluatedProperties" => *value == Json::Bool(true),
         // Property names are strings.
         "propertyNames" => match value {
             Json::Bool(all) => *all,
@@ -340,7 +339,7 @@ impl<'a> Schema<'a> {
         self.get(keyword)
             .map(|value| {
                 let count = match value {
-                    Json::Number(number) => number.as_u64().and_then(|count| u32::try_from(count).ok()),
+                    Json::Number(number) => whole(number).and_then(|count| u32::try_from(count).ok()),
                     Json::Null | Json::Bool(_) | Json::String(_) | Json::Array(_) | Json::Object(_) => None,
                 };
                 count.ok_or_else(|| self.invalid(keyword, "an integer from 0 to 4294967295"))
@@ -399,6 +398,16 @@ impl<'a> Schema<'a> {
             })
             .transpose()
     }
+}
+
+/// Returns a count, which may be written with a fraction of zero.
+fn whole(number: &Number) -> Option<u64> {
+    let float = || {
+        number
+            .as_f64()
+            .filter(|float| float.fract() == 0.0 && (0.0..1e15).contains(float))
+    };
+    number.as_u64().or_else(|| float().map(|float| float as u64))
 }
 
 /// Returns the target of a local reference (`#`, `#/$defs/name`).

@@ -18,13 +18,6 @@ struct Property {
     required: bool,
 }
 
-/// Properties whose names match a pattern.
-struct Patterned {
-    /// Rule of name, colon and value.
-    rule: NodeId,
-    fits: ::regex::Regex,
-}
-
 impl<'a> Compiler<'a, '_> {
     pub(super) fn object(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
         let expected = "an object of schemas";
@@ -44,13 +37,17 @@ impl<'a> Compiler<'a, '_> {
                 required.push(name);
             }
         }
-        let patterned = self.patterned(schema)?;
+        let patterns = match schema.get("patternProperties") {
+            None => Vec::new(),
+            Some(Json::Object(patterns)) => patterns.iter().collect(),
+            Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
+                return Err(schema.invalid("patternProperties", expected));
+            }
+        };
         let others = match schema.get("additionalProperties") {
-            // Additional names that do not match the pattern are not supported.
-            _ if patterned.is_some() => None,
             Some(Json::Bool(false)) => None,
             Some(others) => Some(self.rule(others, schema.below("additionalProperties"))?),
-            None if properties.is_some() => None,
+            None if properties.is_some() || !patterns.is_empty() => None,
             None => Some(self.rules.value),
         };
         let mut names: Vec<&str> = Vec::new();
@@ -67,20 +64,14 @@ impl<'a> Compiler<'a, '_> {
             names.push(name);
             members.push(self.property(name, value, required.contains(&name)));
         }
-        if let Some(Patterned { rule, fits }) = patterned {
-            let named = names.iter().chain(&required);
-            if named.clone().any(|name| fits.is_match(name)) {
-                return Err(SchemaError::UnsupportedCombination {
-                    at: schema.at.clone(),
-                    keyword: "patternProperties",
-                    others: "named properties that match it",
-                });
-            }
+        if !patterns.is_empty() {
+            // The normal form has merged the patterns into the named properties that match.
             if let Some(missing) = required.iter().find(|name| !names.contains(name)) {
                 let at = schema.below(&format!("required/{missing}"));
                 return Err(SchemaError::Empty { at });
             }
-            return self.members(schema, members, Some(rule));
+            let others = self.patterned(schema, &patterns, &names, others)?;
+            return self.members(schema, members, others);
         }
         for name in required {
             if !names.contains(&name) {
@@ -103,36 +94,74 @@ impl<'a> Compiler<'a, '_> {
         self.members(schema, members, others)
     }
 
-    /// Builds the properties of `patternProperties`, of which only one pattern is supported.
-    fn patterned(&mut self, schema: &Schema<'a>) -> Result<Option<Patterned>, SchemaError> {
-        let patterns = match schema.get("patternProperties") {
-            None => return Ok(None),
-            Some(Json::Object(patterns)) => patterns,
-            Some(Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) | Json::Array(_)) => {
-                return Err(schema.invalid("patternProperties", "an object of schemas"));
-            }
-        };
-        let mut all = patterns.iter();
-        let (pattern, value) = match (all.next(), all.next()) {
-            (None, _) => return Ok(None),
-            (Some(only), None) => only,
-            // A name may match several patterns.
-            (Some(_), Some(_)) => {
-                return Err(SchemaError::Unsupported {
-                    at: schema.at.clone(),
-                    keyword: "patternProperties with several patterns".to_owned(),
-                });
-            }
-        };
+    /// Builds the properties whose names match exactly one pattern, and `others` for names that
+    /// match none.
+    fn patterned(
+        &mut self,
+        schema: &Schema<'a>,
+        patterns: &[(&'a str, &'a Json)],
+        names: &[&str],
+        others: Option<NodeId>,
+    ) -> Result<Option<NodeId>, SchemaError> {
         let at = schema.below("patternProperties");
-        let failed = |err| SchemaError::Pattern { at: at.clone(), err };
-        let fits = regex::compiled(pattern).map_err(failed)?;
-        let hir = regex::parsed(pattern).map_err(failed)?;
-        let value = self.rule(value, format!("{at}/{pattern}"))?;
-        let name = self.matching(schema, &hir)?;
+        let mut expressions = Vec::new();
+        for (pattern, _) in patterns {
+            let hir = regex::parsed(pattern);
+            let hir = hir.map_err(|err| SchemaError::Pattern { at: at.clone(), err })?;
+            expressions.push(self.matching(schema, &hir)?);
+        }
+        let quoted: Vec<NodeId> = names.iter().map(|name| self.name_content(name)).collect();
+        let mut branches = Vec::new();
+        for (index, (pattern, value)) in patterns.iter().enumerate() {
+            if **value == Json::Bool(false) {
+                continue;
+            }
+            let value = self.rule(value, format!("{at}/{pattern}"))?;
+            let excluded = expressions
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != index);
+            let excluded: Vec<NodeId> = excluded
+                .map(|(_, rule)| *rule)
+                .chain(quoted.iter().copied())
+                .collect();
+            let name = match excluded.is_empty() {
+                true => Some(expressions[index]),
+                false => self.name_without(schema, Some(expressions[index]), excluded)?,
+            };
+            branches.extend(name.map(|name| self.named(name, value)));
+        }
+        if let Some(value) = others {
+            let excluded = expressions.iter().chain(&quoted).copied().collect();
+            let name = self.name_without(schema, None, excluded)?;
+            branches.extend(name.map(|name| self.named(name, value)));
+        }
+        Ok((!branches.is_empty()).then(|| self.builder.any_of(branches)))
+    }
+
+    /// Subtracts the names of these rules; `None` if no name is left.
+    fn name_without(
+        &mut self,
+        schema: &Schema<'a>,
+        name: Option<NodeId>,
+        excluded: Vec<NodeId>,
+    ) -> Result<Option<NodeId>, SchemaError> {
+        let excluded = self.builder.any_of(excluded);
+        match self.without(schema, name, excluded) {
+            Err(SchemaError::Empty { .. }) => Ok(None),
+            name => name.map(Some),
+        }
+    }
+
+    fn named(&mut self, name: NodeId, value: NodeId) -> NodeId {
         let name = self.quoted(name);
-        let rule = member(self.builder, self.rules.space, name, value);
-        Ok(Some(Patterned { rule, fits }))
+        member(self.builder, self.rules.space, name, value)
+    }
+
+    /// Builds the content of a name between its quotes.
+    fn name_content(&mut self, name: &str) -> NodeId {
+        let text = serde_json::to_string(name).expect("a string is JSON");
+        self.builder.literal(&text.as_bytes()[1..text.len() - 1], RETURN)
     }
 
     fn property(&mut self, name: &str, value: NodeId, required: bool) -> Property {

@@ -3,7 +3,7 @@
 use regex_syntax::hir::Hir;
 
 use super::{Compiler, SchemaError};
-use crate::grammar::formats::{fits, format_pattern, is_any_text};
+use crate::grammar::formats::{fits, format_pattern};
 use crate::grammar::product::{SetOperation, combined};
 use crate::grammar::regex;
 use crate::grammar::regex::{Encoding, RegexError, RegexRules};
@@ -25,18 +25,15 @@ impl<'a> Compiler<'a, '_> {
             Some(Json::Array(patterns)) => patterns.iter().filter_map(Json::as_str).collect(),
             Some(_) => schema.text("pattern")?.into_iter().collect(),
         };
+        let excluded: Vec<&str> = match schema.get("pattern") {
+            Some(Json::Array(patterns)) => {
+                let excluded = |pattern: &'a Json| pattern.get("not").and_then(Json::as_str);
+                patterns.iter().filter_map(excluded).collect()
+            }
+            _ => Vec::new(),
+        };
         patterns.retain(|pattern| format.is_none_or(|format| !fits(format, pattern)));
         let spelt = format.and_then(|format| format_pattern(format, max));
-        if let Some(format) = format
-            && spelt.is_none()
-            && patterns.is_empty()
-            && !is_any_text(format)
-        {
-            return Err(SchemaError::Unsupported {
-                at: schema.at.clone(),
-                keyword: format!("format of '{format}'"),
-            });
-        }
         let parsed = |pattern: &str| regex::parsed(pattern).map_err(|err| pattern_error(schema, err));
         let expressions: Vec<Hir> = patterns.into_iter().map(parsed).collect::<Result<_, _>>()?;
         let spelt = spelt.as_deref().map(parsed).transpose()?;
@@ -56,11 +53,21 @@ impl<'a> Compiler<'a, '_> {
                 both => Some(both?),
             };
         }
+        let has_excluded = !excluded.is_empty();
+        for pattern in excluded {
+            let rule = match regex::parsed(pattern) {
+                // No text matches.
+                Err(RegexError::Empty) => continue,
+                hir => self.matching(schema, &hir.map_err(|err| pattern_error(schema, err))?)?,
+            };
+            content = Some(self.without(schema, content, rule)?);
+        }
         let mut decisive = match &expressions[..] {
             [] => spelt.as_slice().iter(),
             expressions => expressions.iter(),
         };
-        let bounded = min > 0 || max.is_some() || (expressions.is_empty() && spelt.is_none());
+        let is_any = expressions.is_empty() && spelt.is_none() && !has_excluded;
+        let bounded = min > 0 || max.is_some() || is_any;
         if bounded && !decisive.any(|expression| regex::implies_length(expression, min, max)) {
             let rule = self.builder.repeat(self.rules.character, min, max, RETURN);
             let counted = self.both(schema, content, rule);
@@ -89,6 +96,33 @@ impl<'a> Compiler<'a, '_> {
         let both = combined(self.builder, (one, other), SetOperation::Intersection);
         let both = both.map_err(|err| pattern_error(schema, err.into()))?;
         both.ok_or_else(|| schema.empty())
+    }
+
+    /// Subtracts a rule from another, or from all texts. Characters then have one spelling.
+    pub(super) fn without(
+        &mut self,
+        schema: &Schema<'a>,
+        content: Option<NodeId>,
+        excluded: NodeId,
+    ) -> Result<NodeId, SchemaError> {
+        let any = self.any_text();
+        let content = match content {
+            Some(content) => self.both(schema, Some(content), any)?,
+            None => any,
+        };
+        let rest = combined(self.builder, (content, excluded), SetOperation::Difference);
+        let rest = rest.map_err(|err| pattern_error(schema, err.into()))?;
+        rest.ok_or_else(|| schema.empty())
+    }
+
+    /// Builds any text, with one spelling for each character.
+    pub(super) fn any_text(&mut self) -> NodeId {
+        let mut rules = RegexRules {
+            builder: self.builder,
+            encoding: Encoding::Json,
+        };
+        let character = rules.any_character();
+        self.builder.repeat(character, 0, None, RETURN)
     }
 
     pub(super) fn quoted(&mut self, content: NodeId) -> NodeId {

@@ -4,6 +4,7 @@ mod numbers;
 mod objects;
 mod refusals;
 mod strings;
+mod suite;
 
 use std::sync::Arc;
 

@@ -88,16 +88,11 @@ fn exclude_member(own: &mut Members, name: &str, at: &str) -> Result<(), SchemaE
     if named(own.get("required")) {
         return Err(empty(at));
     }
-    let closed = matches!(own.get("additionalProperties"), None | Some(Json::Bool(false)))
-        && own.get("patternProperties").is_none();
     match own.get_mut("properties") {
-        Some(Json::Object(properties)) if closed => {
-            properties.remove(name);
+        Some(Json::Object(properties)) => {
+            properties.insert(name, Json::Bool(false));
             Ok(())
         }
-        _ => Err(unsupported(
-            at,
-            "not of a required name with additional properties",
-        )),
+        _ => Err(unsupported(at, "not of a required name without properties")),
     }
 }

@@ -2,12 +2,13 @@
 
 use std::cmp::Ordering;
 
-use super::{empty, unsupported};
+use super::{EVALUATED_ITEMS, EVALUATED_NAMES, empty, unsupported};
 use crate::grammar::numbers::Bound;
+use crate::grammar::regex::matches;
 use crate::grammar::schema::{Kind, SchemaError, ValueSet, are_equal};
 use rooflet_inference_api::openai::json::{Json, Members};
 
-fn all_of(one: &Json, other: &Json) -> Json {
+pub(super) fn all_of(one: &Json, other: &Json) -> Json {
     match (one, other) {
         (Json::Bool(true), schema) | (schema, Json::Bool(true)) => schema.clone(),
         (Json::Bool(false), _) | (_, Json::Bool(false)) => Json::Bool(false),
@@ -36,20 +37,18 @@ pub(super) fn intersection(one: &Members, other: &Members, at: &str) -> Result<M
         let merged = match keyword {
             "type" => kinds_of_both(own, value, at)?,
             "enum" => values_of_both(own, value, at)?,
-            "required" => union(own, value),
+            "required" | EVALUATED_NAMES => union(own, value),
+            "const" => return Err(empty(at)),
             "pattern" => Some(patterns_of_both(own, value)),
             "uniqueItems" => Some(Json::Bool(true)),
-            "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties" => {
+            EVALUATED_ITEMS | "minimum" | "exclusiveMinimum" | "minLength" | "minItems" | "minProperties" => {
                 tighter(own, value, true)
             }
             "maximum" | "exclusiveMaximum" | "maxLength" | "maxItems" | "maxProperties" => {
                 tighter(own, value, false)
             }
-            "items" if one.get("prefixItems").is_none() && other.get("prefixItems").is_none() => {
-                Some(all_of(own, value))
-            }
             // Merged after the loop.
-            "properties" | "additionalProperties" => continue,
+            "properties" | "additionalProperties" | "patternProperties" | "items" | "prefixItems" => continue,
             _ => None,
         };
         both.insert(keyword, merged.ok_or_else(|| conflict(keyword, at))?);
@@ -65,16 +64,9 @@ pub(super) fn intersection(one: &Members, other: &Members, at: &str) -> Result<M
     }
     let objects = |schema: &Members| OBJECT.iter().any(|name| schema.get(name).is_some());
     if objects(one) && objects(other) {
-        if one.get("patternProperties").is_some() || other.get("patternProperties").is_some() {
-            return Err(conflict("patternProperties", at));
-        }
-        members_of_both(one, other, &mut both);
+        members_of_both(one, other, &mut both, at)?;
     }
-    let arrays = |schema: &Members, name: &str| schema.get(name).is_some();
-    let mixed = |one: &Members, other: &Members| arrays(one, "prefixItems") && arrays(other, "items");
-    if mixed(one, other) || mixed(other, one) {
-        return Err(conflict("prefixItems", at));
-    }
+    items_of_both(one, other, &mut both);
     Ok(both)
 }
 
@@ -103,8 +95,29 @@ fn conflict(keyword: &str, at: &str) -> SchemaError {
     unsupported(at, &format!("two different values of {keyword}"))
 }
 
+/// Merges lists: items at the same position satisfy both schemas.
+fn items_of_both(one: &Members, other: &Members, both: &mut Members) {
+    let first = |schema: &Members| match schema.get("prefixItems") {
+        Some(Json::Array(first)) => first.clone(),
+        Some(_) | None => Vec::new(),
+    };
+    let (own, theirs) = (first(one), first(other));
+    let item = |schema: &Members, first: &[Json], index: usize| {
+        let item = first.get(index).or_else(|| schema.get("items"));
+        item.cloned().unwrap_or(Json::Bool(true))
+    };
+    let length = own.len().max(theirs.len());
+    if length > 0 {
+        let merged = (0..length).map(|index| all_of(&item(one, &own, index), &item(other, &theirs, index)));
+        both.insert("prefixItems", Json::Array(merged.collect()));
+    }
+    if let (Some(own), Some(theirs)) = (one.get("items"), other.get("items")) {
+        both.insert("items", all_of(own, theirs));
+    }
+}
+
 /// Merges properties. Named properties of one schema are additional properties of the other.
-fn members_of_both(one: &Members, other: &Members, both: &mut Members) {
+fn members_of_both(one: &Members, other: &Members, both: &mut Members, at: &str) -> Result<(), SchemaError> {
     let properties = |schema: &Members| match schema.get("properties") {
         Some(Json::Object(properties)) => properties.clone(),
         Some(_) | None => Members::default(),
@@ -112,24 +125,50 @@ fn members_of_both(one: &Members, other: &Members, both: &mut Members) {
     let additional = |schema: &Members| schema.get("additionalProperties").cloned();
     let (own, theirs) = (properties(one), properties(other));
     let (own_others, their_others) = (additional(one), additional(other));
+    let patterns = |schema: &Members| match schema.get("patternProperties") {
+        Some(Json::Object(patterns)) => patterns.clone(),
+        Some(_) | None => Members::default(),
+    };
+    let (own_patterns, their_patterns) = (patterns(one), patterns(other));
+    if their_others.is_some() && !their_patterns.is_empty() && own_patterns.iter().next().is_some()
+        || own_others.is_some() && !own_patterns.is_empty() && their_patterns.iter().next().is_some()
+    {
+        return Err(conflict("patternProperties", at));
+    }
+    // Schema of a name that the other schema does not list.
+    let elsewhere = |name: &str, patterns: &Members, others: &Option<Json>| {
+        let others = others.clone()?;
+        let is_patterned = patterns
+            .iter()
+            .any(|(pattern, _)| matches(pattern, name) != Some(false));
+        (!is_patterned).then_some(others)
+    };
     let mut merged = Members::default();
     for (name, schema) in own.iter() {
-        let there = theirs.get(name).or(their_others.as_ref());
-        merged.insert(
-            name,
-            there.map_or_else(|| schema.clone(), |there| all_of(schema, there)),
-        );
+        let there = theirs.get(name).cloned();
+        let there = there.or_else(|| elsewhere(name, &their_patterns, &their_others));
+        let schema = there.map_or_else(|| schema.clone(), |there| all_of(schema, &there));
+        merged.insert(name, schema);
     }
     for (name, schema) in theirs.iter().filter(|(name, _)| own.get(name).is_none()) {
-        merged.insert(
-            name,
-            own_others
-                .as_ref()
-                .map_or_else(|| schema.clone(), |there| all_of(schema, there)),
-        );
+        let there = elsewhere(name, &own_patterns, &own_others);
+        let schema = there.map_or_else(|| schema.clone(), |there| all_of(schema, &there));
+        merged.insert(name, schema);
     }
-    // An unsatisfiable property must be absent.
-    merged.retain(|_, schema| *schema != Json::Bool(false));
+    let mut both_patterns = Members::default();
+    for (patterns, others, there) in [
+        (&own_patterns, &their_others, &their_patterns),
+        (&their_patterns, &own_others, &own_patterns),
+    ] {
+        for (pattern, schema) in patterns.iter() {
+            let limit = others.as_ref().or_else(|| there.get(pattern));
+            let schema = limit.map_or_else(|| schema.clone(), |limit| all_of(schema, limit));
+            both_patterns.insert(pattern, schema);
+        }
+    }
+    if !both_patterns.is_empty() {
+        both.insert("patternProperties", Json::Object(both_patterns));
+    }
     let others = match (own_others, their_others) {
         (Some(own), Some(theirs)) => Some(all_of(&own, &theirs)),
         (own, theirs) => own.or(theirs),
@@ -140,6 +179,7 @@ fn members_of_both(one: &Members, other: &Members, both: &mut Members) {
     if let Some(others) = others {
         both.insert("additionalProperties", others);
     }
+    Ok(())
 }
 
 fn kinds_of_both(one: &Json, other: &Json, at: &str) -> Result<Option<Json>, SchemaError> {

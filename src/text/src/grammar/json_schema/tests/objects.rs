@@ -155,3 +155,56 @@ fn property_names_have_length_limits() {
         &[r#"{"aa":1}"#],
     );
 }
+
+#[test]
+fn several_patterns_and_additional_properties_have_disjoint_names() {
+    check(
+        json!({"type": "object", "properties": {"ab": {"type": "integer"}},
+               "patternProperties": {"^a": {"minimum": 3}, "^b": {"type": "null"}},
+               "additionalProperties": {"type": "boolean"}}),
+        &[
+            r#"{"ab":3,"ac":3}"#,
+            r#"{"b":null,"c":true,"ax":5}"#,
+            r#"{"c":true}"#,
+        ],
+        &[
+            r#"{"ab":2}"#,
+            r#"{"ab":3,"ab":3.5}"#,
+            r#"{"ac":2}"#,
+            r#"{"b":true}"#,
+            r#"{"c":1}"#,
+            r#"{"\u0061c":true}"#,
+        ],
+    );
+}
+
+#[test]
+fn conditions_and_dependencies_restrict_properties() {
+    check(
+        json!({"type": "object", "properties": {"country": {"enum": ["US", "CA"]}, "code": {"type": "string"}},
+               "required": ["country", "code"],
+               "if": {"properties": {"country": {"const": "US"}}},
+               "then": {"properties": {"code": {"pattern": "^[0-9]+$"}}},
+               "else": {"properties": {"code": {"pattern": "^[A-Z]+$"}}}}),
+        &[
+            r#"{"country":"US","code":"12"}"#,
+            r#"{"country":"CA","code":"AB"}"#,
+        ],
+        &[
+            r#"{"country":"US","code":"AB"}"#,
+            r#"{"country":"CA","code":"12"}"#,
+        ],
+    );
+    check(
+        json!({"properties": {"card": {"type": "integer"}, "address": {"type": "string"}},
+               "dependentRequired": {"card": ["address"]}}),
+        &["{}", r#"{"address":"x"}"#],
+        &[r#"{"card":1}"#],
+    );
+    check(
+        json!({"allOf": [{"properties": {"a": {"type": "integer"}}}], "properties": {"b": {}},
+               "unevaluatedProperties": false}),
+        &["{}", r#"{"a":1}"#, r#"{"b":2}"#],
+        &[r#"{"c":1}"#],
+    );
+}
