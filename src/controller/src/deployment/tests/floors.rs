@@ -76,10 +76,10 @@ fn rollout_that_would_stop_at_the_floor_does_not_start() {
         "{message}"
     );
     assert_eq!(scene.step(), "", "the rollout does not start later either");
-    // The M4 alone satisfies a lower floor, so both replicas are replaced.
+    // The M4 alone satisfies a lower floor, so both replicas are replaced, the slower one first.
     let mut scene = on_different_macs(0.1);
     scene.change(new_template("other"));
-    assert_eq!(scene.step(), "revision 2 -r2(outdated) +1");
+    assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
 }
 
 #[test]
