@@ -54,6 +54,8 @@ fn controller() -> Vec<Value> {
                     &["modelrevisions", REPLICAS],
                     &["create", "update", "patch", "delete"]
                 ),
+                // The autoscaler writes `spec.replicas`.
+                rule(GROUP, &[DEPLOYMENTS], &["patch"]),
                 rule(GROUP, &status, &["get", "update", "patch"]),
                 rule(CORE_GROUP, &["events"], &["create", "patch"]),
             ]),
