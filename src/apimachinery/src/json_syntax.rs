@@ -1,5 +1,19 @@
 //! Syntax errors of JSON in the words of Go's decoder, which clients of Kubernetes show.
 
+use serde_json::Value;
+
+/// Returns Go's name of a JSON value's type.
+pub fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// Returns the first syntax error of a JSON text, or `None` if the text is well-formed.
 pub fn syntax_error(text: &[u8]) -> Option<String> {
     let mut scanner = Scanner { text, at: 0 };
@@ -13,8 +27,9 @@ pub fn syntax_error(text: &[u8]) -> Option<String> {
     result.err()
 }
 
-/// Nesting depth at which Go's decoder gives up.
-const DEPTH_MAX: usize = 10_000;
+/// Maximum nesting depth: the limit of serde_json, which parses the bodies. Go permits 10,000; the
+/// recursion of this parser would exhaust the stack before.
+const DEPTH_MAX: usize = 128;
 
 struct Scanner<'a> {
     text: &'a [u8],
@@ -231,6 +246,14 @@ mod tests {
             "1.x",
             "invalid character 'x' after decimal point in numeric literal",
         );
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error() {
+        for open in ["[", "{\"a\":"] {
+            let error = syntax_error(open.repeat(100_000).as_bytes());
+            assert_eq!(error.as_deref(), Some("exceeded max depth"), "{open}");
+        }
     }
 
     #[test]

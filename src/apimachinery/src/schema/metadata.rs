@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::json_syntax::type_name;
 use serde_json::Value;
 
 use super::{FieldError, gotext, names};
@@ -386,7 +387,7 @@ pub(crate) fn check_types(metadata: &Value) -> Result<(), DecodeMetadataError> {
             return Ok(());
         }
         return Err(DecodeMetadataError::Type {
-            found: json_kind(metadata),
+            found: type_name(metadata),
             field: "metadata".to_owned(),
             expected: "v1.ObjectMeta".to_owned(),
         });
@@ -402,7 +403,7 @@ pub(crate) fn check_types(metadata: &Value) -> Result<(), DecodeMetadataError> {
 fn check_shape(name: &str, value: &Value, shape: Shape) -> Result<(), DecodeMetadataError> {
     let wrong = |value: &Value, expected: &str| {
         Err(DecodeMetadataError::Type {
-            found: json_kind(value),
+            found: type_name(value),
             field: format!("metadata.{name}"),
             expected: expected.to_owned(),
         })
@@ -432,17 +433,6 @@ fn check_shape(name: &str, value: &Value, shape: Shape) -> Result<(), DecodeMeta
             .find(|item| !item.is_object())
             .map_or(Ok(()), |item| wrong(item, element)),
         (Shape::ObjectList(element), other) => wrong(other, &format!("[]{element}")),
-    }
-}
-
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

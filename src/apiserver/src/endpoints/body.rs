@@ -51,18 +51,6 @@ fn parse_json(bytes: &[u8]) -> Result<StrictJson, ParseBodyError> {
     })
 }
 
-/// Returns Go's name of a JSON value's type.
-pub(crate) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
 /// Returns the start of a body for an error message: text if it looks like JSON, otherwise
 /// hexadecimal.
 pub(crate) fn summary(bytes: &[u8]) -> String {

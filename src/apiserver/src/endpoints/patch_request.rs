@@ -9,6 +9,7 @@ use crate::engine::{AppliedConfiguration, Warnings, decode_object, not_registere
 use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource, to_bytes};
 use crate::status::ApiError;
+use rooflet_apimachinery::json_syntax;
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
 use rooflet_apimachinery::patch::strategic;
 use rooflet_apimachinery::schema::FieldError;
@@ -48,7 +49,7 @@ pub(crate) fn read_configuration(
     let Body { value, duplicates } = body::parse(bytes, Encoding::Yaml)
         .map_err(|err| undecodable(format!("error converting YAML to JSON: yaml: {err}")))?;
     if !value.is_object() && !value.is_null() {
-        let found = body::go_type(&value);
+        let found = json_syntax::type_name(&value);
         return Err(undecodable(format!(
             "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
              map[string]interface {{}}"
@@ -117,7 +118,7 @@ impl PatchRequest {
             _ if !patch.is_object() => {
                 return Err(ApiError::bad_request(format!(
                     "error decoding patch: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-                    body::go_type(&patch)
+                    json_syntax::type_name(&patch)
                 )));
             }
             STRATEGIC_MERGE_PATCH => Format::Strategic(patch),

@@ -11,6 +11,7 @@ use crate::object::managed_fields;
 use crate::object::typed::DecodeTypeError;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
+use rooflet_apimachinery::json_syntax;
 
 /// Maximum warnings of a response. Some clients read at most 100 headers.
 const WARNINGS_MAX: usize = 64;
@@ -77,7 +78,7 @@ pub(crate) fn request_body(
         let reason = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ \
              APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-            body::go_type(&value)
+            json_syntax::type_name(&value)
         );
         return Err(unrecognized(&reason));
     }

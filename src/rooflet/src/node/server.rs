@@ -234,7 +234,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             reserve_node_failures: config.reserve_node_failures,
             hub: config.hub.clone(),
         };
-        // With its own identity, the audit log tells its requests from those of the administrator.
+        // It has an identity of its own, so that the audit log distinguishes it from the administrator.
         let client = match has(Role::Apiserver) {
             true => {
                 let own = process_kubeconfigs::of_controller(&data_dir);
