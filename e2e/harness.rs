@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "timeouts of tests use the real clock")]
 #![expect(clippy::print_stderr, reason = "messages of tests are printed there")]
 
+mod clock;
 mod cluster;
 mod fleet;
 mod http;
@@ -12,7 +13,9 @@ mod load;
 mod netns;
 mod process;
 mod relay;
+mod thread;
 
+pub(crate) use clock::TestClock;
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
 pub(crate) use http::{Http, HttpResponse};
@@ -22,6 +25,7 @@ pub(crate) use load::{under_load, under_load_on};
 pub(crate) use netns::Netns;
 pub(crate) use process::{Process, descendants, kill_9, pause, processes_with, resume};
 pub(crate) use relay::{Link, Relay};
+pub(crate) use thread::HungThread;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,8 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 
 use crate::harness::{
-    Kubectl, Link, Process, Relay, Scratch, eventually, free_port, kill_9, processes_with, repository,
+    Kubectl, Link, Process, Relay, Scratch, TestClock, eventually, free_port, kill_9, processes_with,
+    repository,
 };
 
 pub(super) const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
@@ -41,6 +42,8 @@ pub(super) struct Node {
     args: Vec<String>,
     log: PathBuf,
     state: PathBuf,
+    /// Clock of the agent and its workers; `None` if it cannot be changed on this machine.
+    pub(super) clock: Option<TestClock>,
     /// Relay from the agent to the API server.
     pub(super) up: Relay,
     /// Relay from the gateway to the agent; `None` if the machine has no second loopback address.
@@ -51,6 +54,7 @@ pub(super) struct Node {
 pub(super) struct TestFleet {
     pub(super) server: Process,
     server_args: Vec<String>,
+    pub(super) server_clock: Option<TestClock>,
     pub(super) gateway: Process,
     gateway_args: Vec<String>,
     pub(super) gateway_url: String,
@@ -79,7 +83,8 @@ impl TestFleet {
             format!("--listen={address}"),
             format!("--kubeconfig-out={}", kubeconfig.display()),
         ];
-        let server = Process::start_pausable(&server_args, &scratch.join("server.log"));
+        let server_clock = TestClock::new(&scratch, "server");
+        let server = start(server_clock.as_ref(), &server_args, &scratch.join("server.log"));
         eventually("the kubeconfig", || match kubeconfig.exists() {
             true => Ok(()),
             false => Err(server.log()),
@@ -92,11 +97,12 @@ impl TestFleet {
             format!("--gateway-listen={gateway_address}"),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
-        let gateway = Process::start_pausable(&gateway_args, &scratch.join("gateway.log"));
+        let gateway = Process::start_pausable(Vec::new(), &gateway_args, &scratch.join("gateway.log"));
         let nodes = NODES.map(|name| (name, Node::start(name, runtime, &scratch, &kubeconfig, address)));
         let fleet = Self {
             server,
             server_args,
+            server_clock,
             gateway,
             gateway_args,
             gateway_url: format!("http://{gateway_address}"),
@@ -157,7 +163,12 @@ impl TestFleet {
     pub(super) fn crash_server(&mut self) {
         kill_9(self.server.pid());
         self.server.wait();
-        self.server = Process::start_pausable(&self.server_args, &self.scratch.join("server.log"));
+        self.start_server();
+    }
+
+    fn start_server(&mut self) {
+        let log = self.scratch.join("server.log");
+        self.server = start(self.server_clock.as_ref(), &self.server_args, &log);
     }
 
     /// Deletes the data directory of the running server. The files stay as a backup.
@@ -176,20 +187,21 @@ impl TestFleet {
             "the server has created its directory again"
         );
         std::fs::rename(data.join(BACKUP), data.join(DATA)).expect("a backup");
-        self.server = Process::start_pausable(&self.server_args, &self.scratch.join("server.log"));
+        self.start_server();
     }
 
     pub(super) fn crash_gateway(&mut self) {
         kill_9(self.gateway.pid());
         self.gateway.wait();
-        self.gateway = Process::start_pausable(&self.gateway_args, &self.scratch.join("gateway.log"));
+        self.gateway =
+            Process::start_pausable(Vec::new(), &self.gateway_args, &self.scratch.join("gateway.log"));
     }
 
     pub(super) fn crash_agent(&mut self, node: &str) {
         let node = self.nodes.get_mut(node).expect("the node exists");
         kill_9(node.agent.pid());
         node.agent.wait();
-        node.agent = Process::start_pausable(&node.args, &node.log);
+        node.agent = start(node.clock.as_ref(), &node.args, &node.log);
     }
 
     /// Terminates all processes. Agents terminate their workers. Panics if a process is left.
@@ -208,6 +220,12 @@ impl TestFleet {
             "no process is left behind"
         );
     }
+}
+
+/// Starts `rooflet ARGS` as a process that can be suspended.
+fn start(clock: Option<&TestClock>, args: &[String], log: &Path) -> Process {
+    let env = clock.map(TestClock::env).unwrap_or_default();
+    Process::start_pausable(env, args, log)
 }
 
 impl Node {
@@ -245,11 +263,13 @@ impl Node {
             args.push(format!("--advertise-address={}", other.ip()));
         }
         let log = scratch.join(&format!("{name}.log"));
+        let clock = TestClock::new(scratch, name);
         Self {
-            agent: Process::start_pausable(&args, &log),
+            agent: start(clock.as_ref(), &args, &log),
             args,
             log,
             state,
+            clock,
             up,
             down,
         }

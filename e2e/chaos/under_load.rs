@@ -5,8 +5,8 @@
 //! break the open streams on it, and faults of the gateway the open streams through it. All other
 //! requests must succeed.
 //!
-//! `cargo xtask chaos --minutes 10` runs for ten minutes. A test run applies the disruptions in
-//! [`Disruption::SHORT_RUN`].
+//! `cargo xtask chaos --minutes 10` runs for ten minutes, `cargo xtask chaos --faults all` applies each
+//! disruption once. A test run applies the disruptions in [`Disruption::SHORT_RUN`].
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,10 +17,13 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::load::{Load, Outcome, Request, question, streamed_text};
 use super::test_fleet::{NODES, TestFleet};
-use crate::harness::{Http, Link, eventually, kill_9, not_run, pause, resume};
+use crate::harness::{Http, HungThread, Link, eventually, kill_9, not_run, pause, resume};
 
 const MINUTES: &str = "ROOFLET_CHAOS_MINUTES";
+/// Names of the disruptions to apply, separated by commas, or `all`.
+const FAULTS: &str = "ROOFLET_CHAOS_FAULTS";
 const SEED: u64 = 1;
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Disruption of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,12 +37,15 @@ enum Disruption {
     PauseWorker,
     PauseAgent,
     PauseServer,
+    HangEngine,
     CutFromServer,
     CutAllConnections,
     Unplug,
     LoseNode,
     FillDisk,
     DeleteData,
+    JumpAgentClock,
+    JumpServerClock,
 }
 
 /// Streams that a disruption may break.
@@ -53,7 +59,7 @@ enum Affected {
 }
 
 impl Disruption {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 18] = [
         Self::RollingUpdate,
         Self::DrainNode,
         Self::KillWorker,
@@ -63,12 +69,15 @@ impl Disruption {
         Self::PauseWorker,
         Self::PauseAgent,
         Self::PauseServer,
+        Self::HangEngine,
         Self::CutFromServer,
         Self::CutAllConnections,
         Self::Unplug,
         Self::LoseNode,
         Self::FillDisk,
         Self::DeleteData,
+        Self::JumpAgentClock,
+        Self::JumpServerClock,
     ];
     const SHORT_RUN: [Self; 3] = [Self::RollingUpdate, Self::KillAgent, Self::KillServer];
 
@@ -83,13 +92,34 @@ impl Disruption {
             Self::PauseWorker => "worker paused",
             Self::PauseAgent => "agent paused",
             Self::PauseServer => "server paused",
+            Self::HangEngine => "engine hung",
             Self::CutFromServer => "agent disconnected from the server",
             Self::CutAllConnections => "connections of a node cut",
             Self::Unplug => "node unplugged for seconds",
             Self::LoseNode => "node unplugged for minutes",
             Self::FillDisk => "the server's disk full",
             Self::DeleteData => "data directory deleted",
+            Self::JumpAgentClock => "agent's clock a day off",
+            Self::JumpServerClock => "server's clock a day off",
         }
+    }
+
+    /// Parses a list of names as in the summary of a run, separated by commas, or `all`.
+    fn parse_list(text: &str) -> Vec<Self> {
+        if text == "all" {
+            return Self::ALL.to_vec();
+        }
+        let one = |name: &str| {
+            let found = Self::ALL.into_iter().find(|one| one.text() == name.trim());
+            let known = || Self::ALL.map(Self::text).join(", ");
+            found.unwrap_or_else(|| {
+                panic!(
+                    "{FAULTS}: no fault `{name}`; write `all`, or some of: {}",
+                    known()
+                )
+            })
+        };
+        text.split(',').map(one).collect()
     }
 }
 
@@ -140,7 +170,9 @@ fn only_streams_on_disrupted_processes_break() {
     let mut run = Run::new();
     match minutes {
         None => {
-            for disruption in Disruption::SHORT_RUN {
+            let faults = std::env::var(FAULTS).ok();
+            let faults = faults.map(|text| Disruption::parse_list(&text));
+            for disruption in faults.unwrap_or_else(|| Disruption::SHORT_RUN.to_vec()) {
                 run.round(&mut fleet, &load, disruption);
             }
         }
@@ -283,6 +315,17 @@ impl Run {
                 fleet.server.resume();
                 Affected::None
             }
+            Disruption::HangEngine => {
+                let hung: Option<Vec<_>> = fleet
+                    .workers(node)
+                    .into_iter()
+                    .map(|pid| HungThread::hang(pid, "engine"))
+                    .collect();
+                let hung = hung?;
+                std::thread::sleep(seconds(random, 20));
+                drop(hung);
+                Affected::Node(node)
+            }
             Disruption::CutFromServer => {
                 fleet.nodes[node].up.set(Link::Closed);
                 std::thread::sleep(seconds(random, 15));
@@ -364,6 +407,21 @@ impl Run {
                     let found = fleet.kubectl.run("get --raw /readyz --request-timeout=5s");
                     if found.success { Ok(()) } else { Err(found.stderr) }
                 });
+                Affected::None
+            }
+            Disruption::JumpAgentClock | Disruption::JumpServerClock => {
+                let clock = match disruption {
+                    Disruption::JumpAgentClock => &fleet.nodes[node].clock,
+                    _ => &fleet.server_clock,
+                };
+                let Some(clock) = clock else {
+                    not_run("Linux and a C compiler, to change the clock of one process");
+                    return None;
+                };
+                clock.set_offset(DAY);
+                std::thread::sleep(seconds(random, 15));
+                eventually("the fleet with a wrong clock", || fleet.check_converged());
+                clock.set_offset(Duration::ZERO);
                 Affected::None
             }
         })

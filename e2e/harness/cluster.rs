@@ -125,7 +125,7 @@ impl Cluster {
 
     /// Starts an agent that can be paused.
     pub(crate) fn pausable_agent(&self, node: &str) -> Process {
-        Process::start_pausable(self.agent_args(node), &self.agent_log(node))
+        Process::start_pausable(Vec::new(), self.agent_args(node), &self.agent_log(node))
     }
 
     /// Starts an agent with `start`.

@@ -32,8 +32,12 @@ impl Process {
     /// Starts `rooflet ARGS` in a separate process group, for [`Self::pause`]. The kernel resumes
     /// stopped processes of an orphaned process group. The group of the tests is orphaned if their
     /// shell exits before them.
-    pub(crate) fn start_pausable<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, log: &Path) -> Self {
-        Self::run(Command::new(rooflet()).args(args).process_group(0), log)
+    pub(crate) fn start_pausable<S: AsRef<OsStr>>(
+        env: Vec<(&str, String)>,
+        args: impl IntoIterator<Item = S>,
+        log: &Path,
+    ) -> Self {
+        Self::run(Command::new(rooflet()).args(args).envs(env).process_group(0), log)
     }
 
     /// Starts `rooflet ARGS` with a file size limit of `blocks` (of 512 or 1024 bytes, depending on

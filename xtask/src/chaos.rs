@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: kills random processes, over many seeds; or applies all faults for some
-//! minutes while clients stream answers.
+//! `cargo xtask chaos`: kills random processes, over many seeds; or applies faults while clients stream
+//! answers, for some minutes or each once.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::{
     setup,
 };
 
-const USAGE: &str = "usage: cargo xtask chaos [--minutes N | --seeds N --from SEED]";
+const USAGE: &str = "usage: cargo xtask chaos [--minutes N | --faults all|NAME,NAME | --seeds N --from SEED]";
 
 /// Range of seeds.
 #[derive(Debug, PartialEq)]
@@ -26,6 +26,10 @@ pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
             .with_context(|| format!("{USAGE}; `{minutes}` is not a number"))?;
         setup::run()?;
         return console::run(test("chaos::under_load").env("ROOFLET_CHAOS_MINUTES", count.to_string()));
+    }
+    if let ["--faults", names] = args {
+        setup::run()?;
+        return console::run(test("chaos::under_load").env("ROOFLET_CHAOS_FAULTS", names));
     }
     let seeds = Seeds::parse(args)?;
     setup::run()?;

@@ -266,6 +266,7 @@ impl Engine {
             submitted: self.clock.instant(),
             span,
         };
+        self.state.expect_step(step_limit::SHORTEST);
         match self.commands.try_send(Command::Run(Box::new(job))) {
             Ok(()) => Ok(Completion {
                 events: events_rx,

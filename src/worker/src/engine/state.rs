@@ -127,18 +127,31 @@ impl EngineState {
 
     /// Records the start of a step, or of a part of it, that takes at most `limit`.
     pub(crate) fn begin_step(&self, limit: Duration) {
+        self.step_end_millis
+            .store(self.millis_after(limit), Ordering::Relaxed);
+    }
+
+    /// Records that an idle engine must begin a step within `limit`, because it received work.
+    pub(crate) fn expect_step(&self, limit: Duration) {
+        let end = self.millis_after(limit);
+        // An engine that is not idle has a limit already.
+        let _ = self
+            .step_end_millis
+            .compare_exchange(IDLE, end, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Returns the time after `limit`, relative to the start of the engine.
+    fn millis_after(&self, limit: Duration) -> u64 {
         let end = self.clock.instant().duration_since(self.started) + limit;
-        self.step_end_millis.store(
-            u64::try_from(end.as_millis()).unwrap_or(IDLE - 1),
-            Ordering::Relaxed,
-        );
+        u64::try_from(end.as_millis()).unwrap_or(IDLE - 1)
     }
 
     pub(crate) fn set_idle(&self) {
         self.step_end_millis.store(IDLE, Ordering::Relaxed);
     }
 
-    /// Returns true if the engine is stalled: its current step takes longer than its limit.
+    /// Returns true if the engine is stalled: its current step takes longer than its limit, or it did not begin
+    /// one although it received work.
     pub(crate) fn is_stalled(&self) -> bool {
         let end = self.step_end_millis.load(Ordering::Relaxed);
         let now = self.clock.instant().duration_since(self.started);
@@ -271,6 +284,14 @@ mod tests {
         assert!(!state.is_stalled(), "each step has its own limit");
         manual.advance(limit);
         state.set_idle();
+        assert!(!state.is_stalled());
+        state.expect_step(limit);
+        manual.advance(limit);
+        state.expect_step(limit);
+        assert!(!state.is_stalled());
+        manual.advance(Duration::from_millis(1));
+        assert!(state.is_stalled(), "more work does not extend the limit");
+        state.begin_step(limit);
         assert!(!state.is_stalled());
     }
 

@@ -9,8 +9,8 @@ use rooflet_mlx::backend::Backend;
 /// Ratio of the limit to the expected duration. Other processes may slow the device.
 const MARGIN: f64 = 4.0;
 
-/// Minimum limit.
-const SHORTEST: Duration = Duration::from_secs(5);
+/// Minimum limit, and limit of an idle engine's start of a step.
+pub(super) const SHORTEST: Duration = Duration::from_secs(5);
 
 /// Limit of a step without an expected duration, and maximum limit. On a GPU, the first steps also
 /// compile kernels.
