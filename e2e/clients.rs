@@ -29,6 +29,15 @@ fn python_clients_work() {
         run_against(script, command, &fleet);
     }
     llm_works(&python, &fleet);
+    // Its packages conflict with those of the other clients.
+    let Some(python) = python_with("e2e/clients/instructor.txt") else {
+        return;
+    };
+    let mut command = Command::new(python);
+    command
+        .arg(repository("e2e/clients/instructor_client.py"))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    run_against("instructor_client.py", command, &fleet);
 }
 
 /// Tests the program `llm`, configured according to its documentation.
@@ -69,12 +78,14 @@ fn node_clients_work() {
     let Some((fleet, _kubectl)) = Fleet::with_guide() else {
         return;
     };
-    // Node searches packages in the directory of the script.
-    let script = modules.join("openai_node.mjs");
-    std::fs::copy(repository("e2e/clients/openai_node.mjs"), &script).expect("writable");
-    let mut command = Command::new("node");
-    command.arg(script);
-    run_against("openai_node.mjs", command, &fleet);
+    for name in ["openai_node.mjs", "ai_sdk.mjs"] {
+        // Node searches packages in the directory of the script.
+        let script = modules.join(name);
+        std::fs::copy(repository("e2e/clients").join(name), &script).expect("writable");
+        let mut command = Command::new("node");
+        command.arg(script);
+        run_against(name, command, &fleet);
+    }
 }
 
 /// Tests the hub of the test harness with the real client.
@@ -125,9 +136,14 @@ fn assert_success(name: &str, command: &mut Command) -> String {
     text
 }
 
-/// Returns a Python with the pinned clients, which are installed on the first call.
+/// Returns a Python with most of the pinned clients.
 fn python() -> Option<PathBuf> {
-    let requirements = repository("e2e/clients/requirements.txt");
+    python_with("e2e/clients/requirements.txt")
+}
+
+/// Returns a Python with the packages of a file, which are installed on the first call.
+fn python_with(requirements: &str) -> Option<PathBuf> {
+    let requirements = repository(requirements);
     let home = prepared("python", &[&requirements], |home| {
         run(Command::new("python3").args(["-m", "venv"]).arg(home))
             && run(Command::new(home.join("bin/python"))
