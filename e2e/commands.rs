@@ -1,5 +1,6 @@
 //! Tests of commands: their output, and the files and examples that they read.
 
+mod backup;
 mod doctor;
 mod examples;
 mod measure;

@@ -410,9 +410,10 @@ impl Run {
                 Affected::None
             }
             Disruption::JumpAgentClock | Disruption::JumpServerClock => {
-                let clock = match disruption {
-                    Disruption::JumpAgentClock => &fleet.nodes[node].clock,
-                    _ => &fleet.server_clock,
+                let is_of_agent = disruption == Disruption::JumpAgentClock;
+                let clock = match is_of_agent {
+                    true => &fleet.nodes[node].clock,
+                    false => &fleet.server_clock,
                 };
                 let Some(clock) = clock else {
                     not_run("Linux and a C compiler, to change the clock of one process");

@@ -14,5 +14,6 @@ mod representation;
 pub(crate) mod request;
 mod review;
 pub(crate) mod routes;
+mod snapshot;
 mod token_request;
 mod watch;

@@ -77,12 +77,30 @@ struct Cli {
     command: Command,
 }
 
+/// Arguments of `rooflet server`: those of the control plane, or a verb about it.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct ServerArgs {
+    #[command(flatten)]
+    run: server::Args,
+    #[command(subcommand)]
+    verb: Option<ServerVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServerVerb {
+    #[command(flatten)]
+    Service(service::Verb<server::Args>),
+    #[command(flatten)]
+    Data(server::data::Verb),
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run control plane, gateway and agent on this machine, in one process tree.
     Up(up::Args),
     /// Run the control plane: API server, controller and gateway.
-    Server(ServiceArgs<server::Args>),
+    Server(ServerArgs),
     /// Run the node agent, which serves replicas of the API server or of manifests.
     Agent(ServiceArgs<agent::Args>),
     /// Join this machine to a remote control plane as a node.
@@ -226,9 +244,10 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Simulate(args) => return simulate::run(&args),
         Command::Doctor(args) => return block_on(doctor::run(args)),
         Command::Top(args) => return block_on(top::run(args)),
-        Command::Server(ServiceArgs { verb: Some(verb), .. }) => {
-            return block_on(service::run(Daemon::Server, verb));
-        }
+        Command::Server(ServerArgs { verb: Some(verb), .. }) => match verb {
+            ServerVerb::Service(verb) => return block_on(service::run(Daemon::Server, verb)),
+            ServerVerb::Data(verb) => block_on(server::data::run(verb)),
+        },
         Command::Agent(ServiceArgs { verb: Some(verb), .. }) => {
             return block_on(service::run(Daemon::Agent, verb));
         }

@@ -18,10 +18,10 @@ const PLAIN_FORMAT: u64 = 1;
 
 /// Log row: (flags, created, previous, key, value), indexed by its revision. `created` and
 /// `previous` are revisions; `previous` is 0 if the key did not exist before.
-type Row<'a> = (u8, u64, u64, &'a str, &'a [u8]);
-const LOG: TableDefinition<u64, Row<'static>> = TableDefinition::new("log");
-const DELETED: u8 = 1;
-const SEALED: u8 = 2;
+pub(super) type Row<'a> = (u8, u64, u64, &'a str, &'a [u8]);
+pub(super) const LOG: TableDefinition<u64, Row<'static>> = TableDefinition::new("log");
+pub(super) const DELETED: u8 = 1;
+pub(super) const SEALED: u8 = 2;
 
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const META_FORMAT: &str = "format";
@@ -83,6 +83,7 @@ pub(super) fn load(
         is_outdated |= !is_current;
         state.apply(Arc::new(event), now);
     }
+    state.pass_compacted();
     Ok(Loaded { state, is_outdated })
 }
 
@@ -195,11 +196,11 @@ pub(super) fn fill(db: &Database, state: &State, seal: Option<&dyn Seal>) -> Res
 /// Returns the newest revision in the file.
 pub(super) fn newest(db: &Database) -> Result<Revision, redb::Error> {
     let txn = db.begin_read()?;
-    let newest = txn
-        .open_table(LOG)?
-        .last()?
-        .map(|(revision, _)| Revision(revision.value()));
-    Ok(newest.unwrap_or(Revision::INITIAL))
+    let log = txn.open_table(LOG)?;
+    let newest = log.last()?.map(|(revision, _)| Revision(revision.value()));
+    let meta = txn.open_table(META)?;
+    let compacted = meta.get(META_COMPACTED)?.map(|value| Revision(value.value()));
+    Ok(newest.max(compacted).unwrap_or(Revision::INITIAL))
 }
 
 fn insert(

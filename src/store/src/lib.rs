@@ -11,6 +11,8 @@
 //! - Values that [`Seal`] covers are never plain in the file.
 //! - The store does not interpret the JSON. Names, namespaces and kinds are the caller's concern.
 
+mod copy;
+mod damaged;
 mod disk;
 mod error;
 mod location;
@@ -30,12 +32,13 @@ mod power_cut;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
+pub use copy::{Contents, CopyStoreError, Salvaged, StoreLock, contents, restore, salvage};
 pub use error::{CommitError, Compacted, ListError, OpenStoreError};
 pub use location::MisplacedFiles;
 pub use metrics::StoreMetrics;
@@ -87,6 +90,10 @@ pub struct Store {
     commands_tx: mpsc::Sender<Command>,
     durable_rx: tokio::sync::watch::Receiver<Revision>,
     watch_limits: WatchLimits,
+    seal: Option<Arc<dyn Seal>>,
+    path: PathBuf,
+    /// Held while a snapshot is written.
+    copying: Arc<Mutex<()>>,
     /// `None` for a simulated disk.
     location: Option<Arc<Location>>,
 }
@@ -165,6 +172,9 @@ impl Store {
             commands_tx,
             durable_rx,
             watch_limits: config.watch,
+            seal: config.seal.clone(),
+            path: config.path.clone(),
+            copying: Arc::default(),
             location,
         })
     }

@@ -76,7 +76,8 @@ pub(super) struct FileMedium {
     replacement: PathBuf,
     location: Arc<Location>,
     sync_failed: Arc<AtomicBool>,
-    _lock: File,
+    /// `None` for a file that is only read.
+    _lock: Option<File>,
 }
 
 impl FileMedium {
@@ -115,12 +116,29 @@ impl FileMedium {
                 Location::new(path, &lock_path, &lock).map_err(failed("reading the lock file"))?,
             ),
             sync_failed: Arc::default(),
-            _lock: lock,
+            _lock: Some(lock),
         })
     }
 
-    fn open_file(&self) -> Result<Option<File>, OpenError> {
-        let opened = OpenOptions::new().read(true).write(true).open(&self.path);
+    /// Returns a file for [`Medium::inspect`], which no process has open.
+    pub(super) fn read_only(path: &Path) -> Result<Self, OpenStoreError> {
+        let failed = |source| OpenStoreError::Io {
+            action: "opening store file",
+            path: path.to_owned(),
+            source,
+        };
+        let file = File::open(path).map_err(failed)?;
+        Ok(Self {
+            path: path.to_owned(),
+            replacement: with_suffix(path, ".new"),
+            location: Arc::new(Location::new(path, path, &file).map_err(failed)?),
+            sync_failed: Arc::default(),
+            _lock: None,
+        })
+    }
+
+    fn open_file(&self, writes: bool) -> Result<Option<File>, OpenError> {
+        let opened = OpenOptions::new().read(true).write(writes).open(&self.path);
         let Some(mut file) = if_there(opened)? else {
             return Ok(None);
         };
@@ -142,6 +160,35 @@ impl FileMedium {
     }
 }
 
+/// Creates a file, or empties an existing one.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(MODE)
+        .open(path)
+}
+
+/// Creates an empty database in a new file, which nothing else uses.
+pub(super) fn create_file(path: &Path) -> Result<Database, OpenError> {
+    let backend = FileBackend {
+        file: create(path)?,
+        sync_failed: Arc::default(),
+    };
+    Ok(builder().create_with_backend(backend)?)
+}
+
+/// Makes a rename to `path` durable.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    File::open(directory)?.sync_all()
+}
+
 /// Returns the description that the lock holder wrote to the lock file.
 fn holder(lock: &mut File) -> String {
     let mut text = String::new();
@@ -151,7 +198,7 @@ fn holder(lock: &mut File) -> String {
     }
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -163,14 +210,14 @@ impl Medium for FileMedium {
     }
 
     fn inspect(&self) -> Result<Option<Database>, OpenError> {
-        let Some(file) = self.open_file()? else {
+        let Some(file) = self.open_file(false)? else {
             return Ok(None);
         };
         Ok(Some(builder().create_with_backend(Overlay::new(file)?)?))
     }
 
     fn open(&self) -> Result<Option<Database>, OpenError> {
-        let Some(file) = self.open_file()? else {
+        let Some(file) = self.open_file(true)? else {
             return Ok(None);
         };
         self.location.record_opened(&file)?;
@@ -178,13 +225,7 @@ impl Medium for FileMedium {
     }
 
     fn create_replacement(&self) -> Result<Database, OpenError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(MODE)
-            .open(&self.replacement)?;
+        let file = create(&self.replacement)?;
         self.location.record_replacement(&file)?;
         Ok(builder().create_with_backend(self.backend(file))?)
     }
@@ -192,12 +233,7 @@ impl Medium for FileMedium {
     fn publish_replacement(&self) -> io::Result<()> {
         fs::rename(&self.replacement, &self.path)?;
         self.location.record_published();
-        // The rename becomes durable only when the directory is synced.
-        let directory = match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            Some(_) | None => Path::new("."),
-        };
-        File::open(directory)?.sync_all()
+        sync_directory(&self.path)
     }
 
     fn sync_failed(&self) -> bool {

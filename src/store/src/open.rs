@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redb::Database;
 
+use super::damaged::{self, ReadableRows};
 use super::disk::{self, LoadError};
 use super::error::OpenStoreError;
 use super::medium::{Medium, OpenError};
@@ -19,15 +20,7 @@ pub(super) fn writer(
     config: &StoreConfig,
     clock: Clock,
 ) -> Result<Writer, OpenStoreError> {
-    // The database library may panic on unexpected damage. Report this as damage, too.
-    let opened = catch_unwind(AssertUnwindSafe(|| open_or_create(&*medium, config, &clock)));
-    let (database, state) = opened
-        .unwrap_or_else(|_| {
-            Err(OpenFailure::Corrupt(
-                "the database library panicked while reading it".to_owned(),
-            ))
-        })
-        .map_err(|failure| failure.at(&*medium))?;
+    let (database, state) = catching_panics(&*medium, || open_or_create(&*medium, config, &clock))?;
     Ok(Writer::new(medium, database, state, config, clock))
 }
 
@@ -36,20 +29,7 @@ fn open_or_create(
     config: &StoreConfig,
     clock: &Clock,
 ) -> Result<(Database, State), OpenFailure> {
-    if let Some(mut copy) = medium.inspect().during("reading store file")? {
-        // Reads the whole file and verifies all checksums. Opening the copy has already rolled it
-        // back to the last valid commit, so a mismatch here is damage.
-        if !copy.check_integrity().during("reading store file")? {
-            return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
-        }
-        let seal = config.seal.as_deref();
-        let loaded = disk::load(&copy, clock.instant(), config.parse, seal).map_err(|err| match err {
-            LoadError::Sealed(err) => OpenFailure::Sealed(err.to_string()),
-            LoadError::NewerFormat(found) => OpenFailure::NewerFormat(found),
-            LoadError::Corrupt(detail) => OpenFailure::Corrupt(detail),
-            LoadError::Storage(err) => OpenFailure::database("reading store file", *err),
-        })?;
-        drop(copy);
+    if let Some(loaded) = load(medium, config, clock)? {
         let disk::Loaded { state, is_outdated } = loaded;
         if is_outdated {
             let database = replace(medium, &state, config).during("encrypting store file")?;
@@ -64,6 +44,68 @@ fn open_or_create(
     let state = State::new(Revision(0));
     let database = replace(medium, &state, config).during("creating store file")?;
     Ok((database, state))
+}
+
+/// Reads and verifies a whole file, without changing it. Returns `None` if it does not exist.
+fn load(
+    medium: &dyn Medium,
+    config: &StoreConfig,
+    clock: &Clock,
+) -> Result<Option<disk::Loaded>, OpenFailure> {
+    let Some(mut copy) = medium.inspect().during("reading store file")? else {
+        return Ok(None);
+    };
+    // Reads the whole file and verifies all checksums. Opening the copy has already rolled it back
+    // to the last valid commit, so a mismatch here is damage.
+    if !copy.check_integrity().during("reading store file")? {
+        return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
+    }
+    let seal = config.seal.as_deref();
+    let loaded = disk::load(&copy, clock.instant(), config.parse, seal).map_err(|err| match err {
+        LoadError::Sealed(err) => OpenFailure::Sealed(err.to_string()),
+        LoadError::NewerFormat(found) => OpenFailure::NewerFormat(found),
+        LoadError::Corrupt(detail) => OpenFailure::Corrupt(detail),
+        LoadError::Storage(err) => OpenFailure::database("reading store file", *err),
+    })?;
+    Ok(Some(loaded))
+}
+
+/// Reads and verifies a whole file, without changing it. Returns `None` if it does not exist.
+pub(super) fn read(
+    medium: &dyn Medium,
+    config: &StoreConfig,
+    clock: &Clock,
+) -> Result<Option<State>, OpenStoreError> {
+    let loaded = catching_panics(medium, || load(medium, config, clock))?;
+    Ok(loaded.map(|loaded| loaded.state))
+}
+
+/// Reads the readable rows of a file.
+pub(super) fn read_damaged(medium: &dyn Medium) -> Result<ReadableRows, OpenStoreError> {
+    let read = || {
+        let copy = medium.inspect().during("reading store file")?;
+        let copy =
+            copy.ok_or_else(|| OpenFailure::Io("reading store file", io::ErrorKind::NotFound.into()))?;
+        damaged::readable_rows(&copy).map_err(|err| OpenFailure::database("reading store file", err))
+    };
+    // The library may not be able to open the file.
+    catching_panics(medium, read).or_else(|_| {
+        damaged::search(medium.path()).map_err(|err| OpenFailure::Io("reading store file", err).at(medium))
+    })
+}
+
+/// Reports a panic of the database library as damage.
+fn catching_panics<T>(
+    medium: &dyn Medium,
+    read: impl FnOnce() -> Result<T, OpenFailure>,
+) -> Result<T, OpenStoreError> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| {
+            Err(OpenFailure::Corrupt(
+                "the database library panicked while reading it".to_owned(),
+            ))
+        })
+        .map_err(|failure| failure.at(medium))
 }
 
 /// Writes the state to a new file, and replaces the file by it atomically.

@@ -94,6 +94,33 @@ impl State {
         }
     }
 
+    /// Creates a state of these records, without history.
+    pub(super) fn of(revision: Revision, records: impl IntoIterator<Item = Arc<Record>>) -> Self {
+        let records = records.into_iter().map(|record| (record.key.clone(), record));
+        Self {
+            revision,
+            records: records.collect(),
+            ..Self::new(revision)
+        }
+    }
+
+    /// Returns the current records without history.
+    pub(super) fn without_history(&self) -> Self {
+        Self::of(self.revision, self.records.values().map(Arc::clone))
+    }
+
+    /// Returns a state without history that continues `count` revisions later.
+    pub(super) fn skip(self, count: u64) -> Self {
+        let revision = Revision(self.revision.0 + count);
+        Self::of(revision, self.records.into_values())
+    }
+
+    /// Continues after the compacted revision. In a file without history, it can be higher than the revision
+    /// of each row.
+    pub(super) fn pass_compacted(&mut self) {
+        self.revision = self.revision.max(self.compacted);
+    }
+
     pub(super) fn revision(&self) -> Revision {
         self.revision
     }

@@ -1,5 +1,6 @@
 //! Tests of the store: against a reference model, with power cuts, and at its limits.
 
+mod copies;
 mod edges;
 mod failures;
 mod model;

@@ -66,7 +66,9 @@ impl Api {
             }
             Route::OpenApiIndex => Ok(open_api_index(request, &snapshot, self.engine.clock.now())),
             Route::OpenApiDocument(path) => open_api_document(request, &snapshot, path),
-            Route::OpenApiV2 | Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
+            Route::OpenApiV2 | Route::Snapshot | Route::Resource(_) | Route::Unknown => {
+                Err(ApiError::no_route())
+            }
         }
     }
 }

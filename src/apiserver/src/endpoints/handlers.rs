@@ -164,6 +164,9 @@ impl Api {
                 ApiError::no_route()
             });
         }
+        if *route == Route::Snapshot && request.method == Method::GET {
+            return self.snapshot().await;
+        }
         self.document(request, route)
     }
 

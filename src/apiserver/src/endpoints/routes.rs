@@ -14,6 +14,8 @@ pub(crate) enum Route {
         check: Option<String>,
     },
     Metrics,
+    /// `/snapshot`
+    Snapshot,
     /// `/api`
     CoreVersions,
     /// `/apis`
@@ -64,6 +66,7 @@ pub(crate) fn parse(path: &str) -> Route {
     match texts.as_slice() {
         ["version"] => Route::Version,
         ["metrics"] => Route::Metrics,
+        ["snapshot"] => Route::Snapshot,
         [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() <= 1 => Route::Health {
             endpoint: (*endpoint).to_owned(),
             check: check.first().map(|check| (*check).to_owned()),

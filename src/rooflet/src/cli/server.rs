@@ -1,5 +1,6 @@
 //! `rooflet server`
 
+pub(super) mod data;
 mod processes;
 
 use std::ffi::OsString;

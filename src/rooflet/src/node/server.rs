@@ -43,12 +43,17 @@ use rooflet_pki::{
     OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError, Revocations, SecretsKey,
     ServingCertificate, Token, UserCertificates, kubeconfig,
 };
-use rooflet_store::{OpenStoreError, Store, StoreMetrics};
+use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use rooflet_trust::{MachineCertificate, Purpose, TrustPublisher};
 use rooflet_web::{GatewayAddress, WebConfig};
 
 /// Timeout of streams after the process was asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);
+
+/// File of the store in the data directory.
+pub(crate) const STORE: &str = "store.redb";
+/// Default file of the key of Secrets in the data directory.
+pub(crate) const SECRETS_KEY: &str = "secrets-key";
 
 /// Role of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -328,6 +333,17 @@ struct Authorities {
     revocations: Revocations,
 }
 
+/// Returns the configuration of the store in a data directory.
+pub(crate) fn store_config(
+    data_dir: &Utf8Path,
+    secrets_key: &Utf8Path,
+    rotates_secrets_key: bool,
+) -> Result<StoreConfig, OpenSecretsKeyError> {
+    let mut config = rooflet_apiserver::store_config(data_dir.join(STORE));
+    config.seal = Some(Arc::new(SecretsSeal::open(secrets_key, rotates_secrets_key)?));
+    Ok(config)
+}
+
 async fn start_api_server(
     config: &ServerConfig,
     listener: std::net::TcpListener,
@@ -347,12 +363,8 @@ async fn start_api_server(
     let secrets_key = config
         .secrets_key
         .clone()
-        .unwrap_or_else(|| directory.join("secrets-key"));
-    let mut store_config = rooflet_apiserver::store_config(directory.join("store.redb"));
-    store_config.seal = Some(Arc::new(SecretsSeal::open(
-        &secrets_key,
-        config.rotates_secrets_key,
-    )?));
+        .unwrap_or_else(|| directory.join(SECRETS_KEY));
+    let mut store_config = store_config(directory, &secrets_key, config.rotates_secrets_key)?;
     store_config.metrics = StoreMetrics::register(registry)?;
     let store = Store::open(store_config, clock.clone())?;
     if config.rotates_secrets_key {
