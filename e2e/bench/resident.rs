@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sysinfo::{Pid, ProcessesToUpdate, System};
 
-use crate::harness::{Fleet, Options, descendants, repository};
+use crate::harness::{Fleet, Options, descendants, processes_with, repository};
 use crate::stats::{head, row};
 
 /// Time for the processes to release memory of their start, and duration of the idle measurement.
@@ -41,21 +41,27 @@ pub(crate) fn run() {
 }
 
 /// Resource usage of a process.
+#[derive(Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) resident_bytes: u64,
     pub(crate) cpu: Duration,
 }
 
 impl Usage {
-    /// Returns the sum over a process and its children.
-    pub(crate) fn of_all(pid: u32) -> Self {
-        let mut sum = Self::of(pid);
+    /// Returns the sum over a process and its children, and over those children that are simulated workers.
+    pub(crate) fn with_simulated_workers(pid: u32) -> (Self, Self) {
+        let workers = processes_with(&[" simulated-worker "]);
+        let mut sums = (Self::of(pid), Self::default());
         for child in descendants(pid) {
             let usage = Self::of(child);
+            let sum = match workers.contains(&child) {
+                true => &mut sums.1,
+                false => &mut sums.0,
+            };
             sum.resident_bytes += usage.resident_bytes;
             sum.cpu += usage.cpu;
         }
-        sum
+        sums
     }
 
     pub(crate) fn of(pid: u32) -> Self {

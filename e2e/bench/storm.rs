@@ -60,7 +60,7 @@ async fn measure() {
     plane.post(DEPLOYMENTS, &deployment("scaled")).await;
     plane.ready(REPLICAS, 1).await;
     let (sender, mut bound) = mpsc::unbounded_channel();
-    let cpu = Usage::of_all(plane.server.pid()).cpu;
+    let before = Usage::with_simulated_workers(plane.server.pid());
     let storm = async {
         let began = Instant::now();
         let names = (0..STORM).map(|number| format!("storm-{number:04}"));
@@ -110,13 +110,20 @@ async fn measure() {
         () = scaling => unreachable!("the loop never ends"),
         () = plane.watch_bindings(sender) => panic!("the watch ended: {}", plane.server.log()),
     };
-    let cpu = Usage::of_all(plane.server.pid()).cpu - cpu;
+    let after = Usage::with_simulated_workers(plane.server.pid());
+    let per_deployment = |after: Usage, before: Usage| {
+        format!(
+            "{:.1}",
+            (after.cpu - before.cpu).as_secs_f64() * 1e3 / STORM as f64
+        )
+    };
     let seen = Samples::new(seen);
     head(&[
         "deployments",
         "creating, s",
         "last create to last bound, s",
-        "server CPU per deployment, ms",
+        "CPU per deployment, ms: control plane and agents",
+        "simulated workers",
         "a scale seen after, s",
         "largest, s",
     ]);
@@ -124,7 +131,8 @@ async fn measure() {
         STORM.to_string(),
         format!("{:.1}", creating.as_secs_f64()),
         format!("{:.1}", binding.as_secs_f64()),
-        format!("{:.1}", cpu.as_secs_f64() * 1e3 / STORM as f64),
+        per_deployment(after.0, before.0),
+        per_deployment(after.1, before.1),
         format!("{seen:.2}"),
         format!("{:.2}", seen.quantile(1.0)),
     ]);

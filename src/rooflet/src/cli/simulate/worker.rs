@@ -30,7 +30,12 @@ pub(in crate::cli) struct Args {
     worker: Vec<String>,
 }
 
+/// Reduction of the priority. In a real fleet, workers do not share a machine with the control plane.
+const NICE: i32 = 10;
+
 pub(in crate::cli) async fn run(args: Args) -> Result<(), Failure> {
+    // Without the permission, the worker runs with the normal priority.
+    let _ = rustix::process::nice(NICE);
     let config = |err: anyhow::Error| Failure::new(ExitStatus::Config, err);
     let worker = worker(&args).map_err(config)?;
     let tasks = Tasks::new();
