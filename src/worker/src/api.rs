@@ -6,6 +6,7 @@ pub(crate) mod body;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod messages;
+pub(crate) mod ollama;
 pub(crate) mod responses;
 pub(crate) mod scores;
 pub(crate) mod server;

@@ -33,6 +33,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::api::app::App;
+use self::api::ollama::file_facts::FileFacts;
 use self::api::responses::store::ResponseStore;
 use self::batch::step_error::StepError;
 use self::cache::OpenFilesError;
@@ -293,6 +294,7 @@ impl Worker {
         let metrics =
             WorkerMetrics::register(&registry, &config.name).map_err(|err| WorkerError::Metrics { err })?;
         let max_concurrency = config.max_concurrency.max(1);
+        let files = FileFacts::of(&model.shape);
         let (engine, engine_ended) = Engine::spawn(EngineConfig {
             model,
             memory_limit: config.memory_limit,
@@ -320,6 +322,7 @@ impl Worker {
             metrics,
             registry,
             tracer: config.tracer,
+            files,
             started,
         };
         tracing::info!(model = %app.name, address = %listener.address(), "worker listening");

@@ -5,6 +5,7 @@
 mod chat_format;
 mod constraint;
 mod defaults;
+mod description;
 mod open_message;
 mod system_messages;
 mod template_file;

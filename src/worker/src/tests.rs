@@ -20,6 +20,7 @@ mod batching;
 mod endpoints;
 mod load;
 mod lookup;
+mod ollama;
 mod prefixes;
 mod process;
 mod sampling;

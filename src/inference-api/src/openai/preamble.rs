@@ -1,12 +1,28 @@
 //! Start of a streamed answer, before its first token. Until the first token, the request can move
 //! to another replica.
 
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+
+/// Content type of a stream of JSON lines, as in Ollama's API.
+pub const JSON_LINES: &str = "application/x-ndjson";
+
 /// Maximum size of a preamble. A longer start counts as content.
 pub const MAX_PREAMBLE_BYTES: usize = 64 << 10;
 
-/// Returns whether the server-sent events contain no content: only comments, roles and progress
-/// events.
+/// Returns whether the response is a stream: server-sent events, or lines of JSON.
+pub fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    let kinds = ["text/event-stream", JSON_LINES];
+    kind.is_some_and(|kind| kinds.iter().any(|known| kind.starts_with(known.as_bytes())))
+}
+
+/// Returns whether the stream contains no content: only comments, roles, progress events and white
+/// space.
 pub fn is_preamble(text: &[u8]) -> bool {
+    if text.trim_ascii().is_empty() {
+        return true;
+    }
     let text = String::from_utf8_lossy(text);
     let has_no_content = |event: &str| {
         let mut lines = event.lines();
@@ -48,7 +64,9 @@ mod tests {
             assert!(is_preamble(format!("{role}{text}").as_bytes()), "{text}");
             assert!(!is_preamble(format!("{text}{token}").as_bytes()), "{text}");
         }
+        assert!(is_preamble(b"  "), "keep-alive of a stream of JSON lines");
         for text in [
+            " {\"model\":\"guide\",\"response\":\"a\"}\n",
             "data: [DONE]\n\n",
             "data: {\"error\":{}}\n\n",
             "event: error\ndata: {}\n\n",

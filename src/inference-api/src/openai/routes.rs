@@ -25,9 +25,9 @@ pub const BY_MODEL: [&str; 9] = [
 /// Returns the operation of a path, as named by OpenTelemetry's conventions for GenAI.
 pub fn operation(path: &str) -> Option<&'static str> {
     match path {
-        "/v1/chat/completions" | "/v1/responses" | "/v1/messages" => Some("chat"),
-        "/v1/completions" => Some("text_completion"),
-        "/v1/embeddings" => Some("embeddings"),
+        "/v1/chat/completions" | "/v1/responses" | "/v1/messages" | "/api/chat" => Some("chat"),
+        "/v1/completions" | "/api/generate" => Some("text_completion"),
+        "/v1/embeddings" | "/api/embed" | "/api/embeddings" => Some("embeddings"),
         _ => None,
     }
 }

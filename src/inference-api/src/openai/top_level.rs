@@ -19,6 +19,7 @@ const NAMES: &[&str] = &[
     "messages",
     "model",
     "n",
+    "options",
     "previous_response_id",
     "priority",
     "prompt",

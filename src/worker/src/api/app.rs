@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use crate::api::ollama::file_facts::FileFacts;
 use crate::api::responses::store::ResponseStore;
 use crate::engine::Engine;
 use crate::metrics::WorkerMetrics;
@@ -29,6 +30,7 @@ pub(crate) struct App {
     pub metrics: WorkerMetrics,
     pub registry: Registry,
     pub tracer: Tracer,
+    pub files: FileFacts,
     /// Start time as Unix time in seconds.
     pub started: i64,
 }

@@ -10,12 +10,14 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::api::app::App;
 use crate::api::body;
+use crate::api::body::BodyShare;
 use crate::api::spans;
 use crate::api::submission::{ENGINE_ENDED, submit_error};
 use crate::batch::event::Event;
 use crate::engine::ReservedSlots;
 use crate::prompt::ValidRequest;
 use rooflet_inference_api::openai::ApiError;
+use rooflet_inference_api::openai::request::Prompt;
 use rooflet_inference_api::openai::request::embeddings::EmbeddingsRequest;
 use rooflet_inference_api::openai::response::embeddings::EmbeddingList;
 use rooflet_telemetry::trace;
@@ -35,30 +37,38 @@ pub(crate) async fn embeddings(
         encoding,
     } = request;
     app.check_model(&model)?;
-    app.check_ready()?;
-    let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
-        inputs.iter().map(|input| app.prompter.embedding(input)).collect()
-    };
-    let requests = share.run(false, &app, validate).await?;
-    let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
-    if let Some(span) = spans::current() {
-        span.set(trace::INPUT_TOKENS, prompt_tokens);
-    }
-    let reserved = app.engine.reserve(requests.len().min(MAX_QUEUED_INPUTS));
-    let reserved = reserved.map_err(|err| submit_error(&app, err))?;
-    let vectors = requests
-        .into_iter()
-        .map(|request| embed(&app, &reserved, request));
-    let vectors = stream::iter(vectors)
-        .buffered(reserved.slots())
-        .try_collect()
-        .await?;
+    let (vectors, prompt_tokens) = embed_all(&app, inputs, share).await?;
     Ok(Json(EmbeddingList::new(
         app.name.clone(),
         vectors,
         encoding,
         prompt_tokens,
     )))
+}
+
+/// Returns the embeddings of all inputs, and the total number of their tokens.
+pub(crate) async fn embed_all(
+    app: &Arc<App>,
+    inputs: Vec<Prompt>,
+    share: BodyShare,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    app.check_ready()?;
+    let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
+        inputs.iter().map(|input| app.prompter.embedding(input)).collect()
+    };
+    let requests = share.run(false, app, validate).await?;
+    let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    if let Some(span) = spans::current() {
+        span.set(trace::INPUT_TOKENS, prompt_tokens);
+    }
+    let reserved = app.engine.reserve(requests.len().min(MAX_QUEUED_INPUTS));
+    let reserved = reserved.map_err(|err| submit_error(app, err))?;
+    let vectors = requests.into_iter().map(|request| embed(app, &reserved, request));
+    let vectors = stream::iter(vectors)
+        .buffered(reserved.slots())
+        .try_collect()
+        .await?;
+    Ok((vectors, prompt_tokens))
 }
 
 /// Returns the embedding of one input. Dropping the future cancels the request.

@@ -13,12 +13,14 @@ use crate::api::body::MAX_BODY_BYTES;
 use crate::api::completions;
 use crate::api::embeddings;
 use crate::api::messages;
+use crate::api::ollama;
 use crate::api::responses;
 use crate::api::spans;
 use crate::api::tokenize;
 use rooflet_api::wire::{CHIP_SHARE_HEADER, WorkerPhase, WorkerStatus};
 use rooflet_base::metrics;
 use rooflet_inference_api::anthropic;
+use rooflet_inference_api::ollama::error as ollama_error;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::headers;
 use rooflet_inference_api::openai::models::{Model, ModelList};
@@ -40,6 +42,7 @@ pub(crate) fn router(app: Arc<App>, origin_rules: Arc<OriginRules>) -> Router {
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/embeddings", post(embeddings::embeddings))
+        .merge(ollama::routes())
         .route("/openapi.json", get(openapi::show))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
@@ -56,6 +59,7 @@ pub(crate) fn router(app: Arc<App>, origin_rules: Arc<OriginRules>) -> Router {
             headers::middleware,
         ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn(ollama_error::reshape))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
             spans::trace_request,

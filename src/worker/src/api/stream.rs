@@ -1,4 +1,4 @@
-//! Answers as server-sent events. [`Frames`] converts engine events to the frames of one API.
+//! Answers as server-sent events, or as lines of JSON. [`Frames`] converts engine events to the frames of one API.
 //!
 //! During a long prefill, the stream sends keep-alive comments, so that proxies do not close the
 //! connection.
@@ -43,6 +43,10 @@ pub(crate) trait Frames: Send + 'static {
     fn close(&mut self, _usage: Usage, _out: &mut VecDeque<Bytes>) {}
     /// Appends the frames of an error that terminates the stream.
     fn failed(&mut self, err: &ApiError, out: &mut VecDeque<Bytes>);
+    /// Returns the content type of the stream.
+    fn content_type(&self) -> HeaderValue {
+        HeaderValue::from_static("text/event-stream")
+    }
     /// Returns the keep-alive frame.
     fn keep_alive(&self) -> Bytes {
         Bytes::from_static(b": keepalive\n\n")
@@ -52,6 +56,7 @@ pub(crate) trait Frames: Send + 'static {
 /// Returns the streaming response. If the client disconnects, the dropped body cancels the
 /// completions. If `obfuscated` is set, events are padded as described at [`pad_frame`].
 pub(crate) fn response(frames: impl Frames, submitted: Submitted, obfuscated: bool) -> Response {
+    let content_type = frames.content_type();
     let writer = Writer::new(frames, submitted);
     let body = stream::unfold(writer, move |mut writer| async move {
         let mut frame = writer.next().await?;
@@ -62,10 +67,7 @@ pub(crate) fn response(frames: impl Frames, submitted: Submitted, obfuscated: bo
     });
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
+    headers.insert(header::CONTENT_TYPE, content_type);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
 }
@@ -207,6 +209,11 @@ pub(crate) fn event_frame(event: &impl Serialize) -> Bytes {
     let name = rest.split(|byte| *byte == b'"').next().unwrap_or_default();
     debug_assert!(!name.is_empty(), "the first member of an event must be `type`");
     named_frame(name, &data)
+}
+
+/// Returns a line of JSON.
+pub(crate) fn line_frame(value: &impl Serialize) -> Bytes {
+    Bytes::from([&json(value)[..], b"\n"].concat())
 }
 
 /// Returns an error event of Anthropic's API.

@@ -1,5 +1,7 @@
 //! Events of a request, sent by the engine to the API.
 
+use std::time::Duration;
+
 use rooflet_inference_api::openai::response::{FinishReason, StopReason};
 
 /// Event of a request. [`Event::Done`] or [`Event::Failed`] is the last one.
@@ -52,4 +54,15 @@ pub(crate) struct Done {
     pub completion_tokens: usize,
     /// Number of prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
+    /// Set when the engine sends the event.
+    pub durations: Durations,
+}
+
+/// Durations of a request in the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Durations {
+    /// Time from the end of the queue to the first token.
+    pub prefill: Duration,
+    /// Time after the first token.
+    pub decode: Duration,
 }

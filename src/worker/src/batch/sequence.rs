@@ -13,7 +13,7 @@ use rooflet_mlx::mlx_rs::{Array, transforms};
 use self::decoding::Decoding;
 use self::prompt::Prompt;
 pub(crate) use self::timing::{Timing, TokenTime};
-use crate::batch::event::{Done, Event};
+use crate::batch::event::{Done, Durations, Event};
 use crate::batch::job::Queued;
 use crate::batch::lookup::Verified;
 use crate::batch::prompt_output;
@@ -195,6 +195,7 @@ impl Sequence {
             stopped_by: None,
             completion_tokens: 0,
             cached_tokens: self.prompt.cached_tokens(),
+            durations: Durations::default(),
         }))
     }
 

@@ -514,7 +514,8 @@ impl EngineThread {
         match outcome {
             Ok(done) => {
                 self.record(sequence, &done);
-                sequence.send(Event::Done(done));
+                let durations = sequence.timing.durations(self.config.clock.instant());
+                sequence.send(Event::Done(Done { durations, ..done }));
             }
             Err(err) => {
                 tracing::error!(error = %err, "request failed");

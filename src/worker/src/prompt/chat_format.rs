@@ -20,7 +20,7 @@ use rooflet_text::tool_calls::ToolFormat;
 #[derive(Debug)]
 pub(super) struct ChatFormat {
     pub(super) template: ChatTemplate,
-    reasoning: Option<ReasoningMarkers>,
+    pub(super) reasoning: Option<ReasoningMarkers>,
     /// True if the model reasons by default, although the prompt does not open the reasoning block.
     reasons_by_default: bool,
     tool_format: ToolFormat,

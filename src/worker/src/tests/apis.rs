@@ -37,7 +37,7 @@ fn without_ids(mut value: Value) -> Value {
 }
 
 /// Returns a model with two lines: reasoning, text and two calls; and an endless text.
-fn script() -> (TempDir, WorkerConfig) {
+pub(super) fn script() -> (TempDir, WorkerConfig) {
     let dir = TempDir::new();
     let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"town\": \"B";
     let script = Script::new(&[

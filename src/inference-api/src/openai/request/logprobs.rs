@@ -10,7 +10,7 @@ const MAX_OF_CHAT: usize = 20;
 const MAX_OF_TEXT: usize = 5;
 
 /// Parses a flag and a number.
-pub(super) fn of_chat(fields: &Fields) -> Result<Option<usize>, ApiError> {
+pub(crate) fn of_chat(fields: &Fields) -> Result<Option<usize>, ApiError> {
     let requested = fields.boolean("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", 0, MAX_OF_CHAT)?;
     match (requested, top) {

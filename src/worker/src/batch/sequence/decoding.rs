@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::batch::event::{Done, Event, Piece};
+use crate::batch::event::{Done, Durations, Event, Piece};
 use crate::batch::job::Job;
 use crate::batch::lookup::{PromptLookup, Verified};
 use crate::batch::step_error::StepError;
@@ -263,6 +263,7 @@ impl Decoding {
             stopped_by: stopped_by.map(StopReason::Text),
             completion_tokens: self.answer.len(),
             cached_tokens: 0,
+            durations: Durations::default(),
         })
     }
 }

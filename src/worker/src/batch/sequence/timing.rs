@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::batch::event::Durations;
+
 /// Timing of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
@@ -30,6 +32,15 @@ impl Timing {
             first_token: None,
             last_token: None,
             token: TokenTime::default(),
+        }
+    }
+
+    /// Returns the durations of a request that ends at `now`.
+    pub(crate) fn durations(&self, now: Instant) -> Durations {
+        let first_token = self.first_token.unwrap_or(now);
+        Durations {
+            prefill: first_token - self.joined.unwrap_or(first_token),
+            decode: now - first_token,
         }
     }
 

@@ -1,0 +1,202 @@
+//! `/api/chat`, `/api/generate`, `/api/embed` and the other endpoints of Ollama's API.
+
+pub(crate) mod file_facts;
+mod models;
+mod writer;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+
+use self::writer::{AnswerWriter, Format};
+use crate::api::app::App;
+use crate::api::body;
+use crate::api::body::BodyShare;
+use crate::api::embeddings::embed_all;
+use crate::api::spans;
+use crate::api::stream;
+use crate::api::submission::{Submitted, begin_chat, collect, needs_grammar, submit};
+use rooflet_inference_api::ollama::ignored::IgnoredFields;
+use rooflet_inference_api::ollama::model_name::without_default_tag;
+use rooflet_inference_api::ollama::request::embed::EmbedRequest;
+use rooflet_inference_api::ollama::request::{ChatRequest, GenerateRequest};
+use rooflet_inference_api::ollama::response::{Embeddings, SingleEmbedding};
+use rooflet_inference_api::ollama::routes::with_common;
+use rooflet_inference_api::openai::{self, ApiError};
+use rooflet_text::answer::{AnswerParser, AnswerShape};
+use rooflet_text::tool_calls::ToolFormat;
+
+pub(crate) fn routes() -> Router<Arc<App>> {
+    let routes = Router::new()
+        .route("/api/chat", post(chat))
+        .route("/api/generate", post(generate))
+        .route("/api/embed", post(embed))
+        .route("/api/embeddings", post(embed_single))
+        .route("/api/show", post(models::show))
+        .route("/api/tags", get(models::list))
+        .route("/api/ps", get(models::running));
+    with_common(routes)
+}
+
+/// Checks the model of a request, whose name may have the default tag.
+fn check_model(app: &App, requested: &str) -> Result<(), ApiError> {
+    match without_default_tag(requested) {
+        Some(bare) if bare == app.name => Ok(()),
+        Some(_) | None => app.check_model(requested),
+    }
+}
+
+async fn chat(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let began = app.clock.instant();
+    let (request, share) = body::parse(body, &app, |_, body| ChatRequest::parse(body)).await?;
+    let ChatRequest { model, chat, ignored } = request;
+    check_model(&app, &model)?;
+    let exchange = Exchange {
+        app,
+        format: Format::Chat,
+        began,
+        ignored,
+    };
+    match chat {
+        Some(chat) => exchange.chat(chat, share).await,
+        None => exchange.load(),
+    }
+}
+
+async fn generate(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let began = app.clock.instant();
+    let (mut request, share) = body::parse(body, &app, |_, body| GenerateRequest::parse(body)).await?;
+    check_model(&app, &request.model)?;
+    let is_text = request.raw || !app.prompter.has_chat_template();
+    let exchange = Exchange {
+        app,
+        format: Format::Generate,
+        began,
+        ignored: std::mem::take(&mut request.ignored),
+    };
+    if request.prompt.is_empty() {
+        return exchange.load();
+    }
+    match is_text {
+        true => exchange.text(request, share).await,
+        false => exchange.chat(request.into_chat(), share).await,
+    }
+}
+
+/// Request whose model was checked.
+struct Exchange {
+    app: Arc<App>,
+    format: Format,
+    began: Instant,
+    ignored: IgnoredFields,
+}
+
+impl Exchange {
+    /// Returns the response to a request without a prompt.
+    fn load(self) -> Result<Response, ApiError> {
+        self.app.check_ready()?;
+        let answer = writer::loaded(&self.app, self.format);
+        let mut response = Json(answer).into_response();
+        self.ignored.set_header(response.headers_mut());
+        Ok(response)
+    }
+
+    async fn chat(
+        self,
+        mut chat: openai::request::ChatRequest,
+        share: BodyShare,
+    ) -> Result<Response, ApiError> {
+        chat.model.clone_from(&self.app.name);
+        let (stream, logprobs) = (chat.options.stream, chat.options.logprobs.is_some());
+        let (parser, submitted) = begin_chat(&self.app, chat, share).await?;
+        self.respond(parser, submitted, stream, logprobs).await
+    }
+
+    async fn text(self, request: GenerateRequest, share: BodyShare) -> Result<Response, ApiError> {
+        let app = Arc::clone(&self.app);
+        app.check_ready()?;
+        let (prompt, options) = request.into_text();
+        spans::record_request_attributes(&options);
+        let (stream, logprobs) = (options.stream, options.logprobs.is_some());
+        let long = needs_grammar(&options, None);
+        let validate = move |app: &App| app.prompter.text(&prompt, false, &options);
+        let request = share.run(long, &app, validate).await?;
+        let submitted = submit(&app, vec![request], 1)?;
+        let parser = AnswerParser::new(&AnswerShape {
+            reasoning: None,
+            tool_format: ToolFormat::Tagged,
+            tools: None,
+        });
+        self.respond(parser, submitted, stream, logprobs).await
+    }
+
+    async fn respond(
+        self,
+        parser: AnswerParser,
+        submitted: Submitted,
+        stream: bool,
+        logprobs: bool,
+    ) -> Result<Response, ApiError> {
+        let mut writer = AnswerWriter::new(&self.app, self.format, parser, self.began, logprobs);
+        let mut response = match stream {
+            true => stream::response(writer, submitted, false),
+            false => {
+                let (answers, usage) = collect(submitted).await?;
+                let mut whole = None;
+                // The request has one choice.
+                for (pieces, done) in answers {
+                    whole = Some(writer.whole(&pieces, &done, usage));
+                }
+                Json(whole).into_response()
+            }
+        };
+        self.ignored.set_header(response.headers_mut());
+        Ok(response)
+    }
+}
+
+async fn embed(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let began = app.clock.instant();
+    let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse(body)).await?;
+    check_model(&app, &request.model)?;
+    let (embeddings, prompt_eval_count) = embed_all(&app, request.inputs, share).await?;
+    let embeddings = Embeddings {
+        model: app.name.clone(),
+        embeddings,
+        total_duration: app.clock.instant() - began,
+        load_duration: Duration::ZERO,
+        prompt_eval_count,
+    };
+    let mut response = Json(embeddings).into_response();
+    request.ignored.set_header(response.headers_mut());
+    Ok(response)
+}
+
+/// Handles the older `/api/embeddings`, with one prompt.
+async fn embed_single(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse_single(body)).await?;
+    check_model(&app, &request.model)?;
+    let (embeddings, _) = embed_all(&app, request.inputs, share).await?;
+    let embedding = embeddings.into_iter().next().unwrap_or_default();
+    let mut response = Json(SingleEmbedding { embedding }).into_response();
+    request.ignored.set_header(response.headers_mut());
+    Ok(response)
+}
