@@ -1,4 +1,4 @@
-//! Clients of the OpenAI API, of the Anthropic API and of the model hub: the scripts in clients/,
+//! Clients of the OpenAI, Anthropic and Ollama APIs, and of the model hub: the scripts in clients/,
 //! with pinned packages.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,6 +17,7 @@ fn python_clients_work() {
     for script in [
         "openai_python.py",
         "anthropic_python.py",
+        "ollama_python.py",
         "litellm_client.py",
         "langchain_client.py",
     ] {
@@ -78,7 +79,7 @@ fn node_clients_work() {
     let Some((fleet, _kubectl)) = Fleet::with_guide() else {
         return;
     };
-    for name in ["openai_node.mjs", "ai_sdk.mjs"] {
+    for name in ["openai_node.mjs", "ai_sdk.mjs", "ollama_node.mjs"] {
         // Node searches packages in the directory of the script.
         let script = modules.join(name);
         std::fs::copy(repository("e2e/clients").join(name), &script).expect("writable");

@@ -57,7 +57,10 @@ fn keys_permit_models_within_limits() {
     assert_eq!(gateway.get("/v1/models").expect("a response").status, 401);
     let anthropic = gateway.post("/v1/messages", &json!({})).expect("a response");
     assert_eq!(anthropic.json()["error"]["type"], "authentication_error");
-    for open in ["/health", "/ready", "/version", "/metrics"] {
+    let ollama = gateway.post("/api/chat", &json!({})).expect("a response");
+    assert_eq!(ollama.status, 401, "{}", ollama.text);
+    assert!(ollama.json()["error"].is_string(), "{}", ollama.text);
+    for open in ["/health", "/ready", "/version", "/metrics", "/", "/api/version"] {
         assert_eq!(gateway.get(open).expect("a response").status, 200, "{open}");
     }
     let invented = gateway.with_header(
@@ -90,6 +93,11 @@ fn keys_permit_models_within_limits() {
     let message = by_header.post("/v1/messages", &message).expect("a response");
     assert_eq!(message.status, 200, "{}", message.text);
     assert_eq!(message.headers["anthropic-ratelimit-tokens-limit"], "1000");
+
+    let chat = json!({"model": "guide:latest", "messages": [{"role": "user", "content": "Hello"}],
+                      "stream": false, "options": {"num_predict": 4}});
+    let chat = client.post("/api/chat", &chat).expect("a response");
+    assert_eq!(chat.status, 200, "{}", chat.text);
 
     // Keys of another namespace or for another model do not.
     let other = key(&cluster, "create team-b -n other");

@@ -2,6 +2,7 @@
 //! the node's models.
 
 mod callers;
+mod ollama;
 mod stalled;
 
 use std::collections::BTreeSet;
@@ -41,6 +42,8 @@ use rooflet_base::task::Tasks;
 use rooflet_host::Host;
 use rooflet_http_server as connection;
 use rooflet_inference_api::anthropic;
+use rooflet_inference_api::ollama::model_name::without_default_tag;
+use rooflet_inference_api::ollama::{error as ollama_error, routes as ollama_routes};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::error::ErrorCode;
@@ -116,7 +119,9 @@ pub(crate) fn router(app: App, origin_rules: Arc<OriginRules>) -> Router {
         .route("/ready", get(ready))
         .route("/metrics", get(metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));
-    let api = with_fallbacks(BY_MODEL.into_iter().fold(routes, by_model));
+    let routes = BY_MODEL.into_iter().fold(routes, by_model);
+    let routes = ollama_routes::BY_MODEL.into_iter().fold(routes, by_model);
+    let api = with_fallbacks(routes.merge(ollama::routes()));
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
@@ -126,6 +131,7 @@ pub(crate) fn router(app: App, origin_rules: Arc<OriginRules>) -> Router {
             headers::middleware,
         ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn(ollama_error::reshape))
         .with_state(app)
 }
 
@@ -241,11 +247,17 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         Ok(peeked) => peeked,
         Err(err) => return ApiError::into_response(err.into()),
     };
+    let requested_path = parts.uri.path();
     let mut serving = app.serving(&peeked.model);
+    if serving.is_empty()
+        && ollama_error::is_path(requested_path)
+        && let Some(bare) = without_default_tag(&peeked.model)
+    {
+        serving = app.serving(bare);
+    }
     if serving.is_empty() {
         return ApiError::model_not_found(&peeked.model).into_response();
     }
-    let requested_path = parts.uri.path();
     let kept = requested_path
         .starts_with(RESPONSES_PATH)
         .then(|| StoredReference::of(&peeked.body));

@@ -43,6 +43,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, watch};
+use rooflet_inference_api::ollama;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::ErrorCode;
 use rooflet_pki::{API_KEY_PREFIX, ApiKeySecret};
@@ -308,7 +309,10 @@ fn may_read_metrics(request: &Request) -> bool {
 /// secret is removed, so that it does not reach agents and workers.
 pub(crate) async fn middleware(State(keys): State<Keys>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    if OPEN_PATHS.contains(&path) || path == METRICS_PATH && may_read_metrics(&request) {
+    if OPEN_PATHS.contains(&path)
+        || ollama::routes::OPEN_PATHS.contains(&path)
+        || path == METRICS_PATH && may_read_metrics(&request)
+    {
         return next.run(request).await;
     }
     let identity = match keys.authenticate(request.headers()) {

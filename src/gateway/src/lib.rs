@@ -18,6 +18,7 @@ mod dispatch;
 mod headers;
 mod keys;
 mod metrics;
+mod ollama;
 mod queue;
 mod request;
 mod request_router;

@@ -121,7 +121,7 @@ impl Gateway {
         render(&self.registry)
     }
 
-    fn table(&self) -> Result<Arc<RoutingTable>, ApiError> {
+    pub(super) fn table(&self) -> Result<Arc<RoutingTable>, ApiError> {
         self.table_rx.latest().ok_or_else(|| {
             ApiError::unavailable(
                 ErrorCode::ModelUnavailable,
@@ -134,22 +134,26 @@ impl Gateway {
     pub(super) fn models(&self, identity: Option<&KeyIdentity>) -> Response {
         match self.table() {
             Ok(table) => {
-                let named = match identity {
-                    None => table.models(),
-                    Some(identity) => table.models_in(&identity.namespace),
-                };
-                let is_permitted = |model: &Model| {
-                    identity.is_none_or(|identity| identity.permits(&model.namespace, &model.name))
-                };
-                let models = named
-                    .into_iter()
-                    .filter(|(_, model)| is_permitted(model))
-                    .map(|(name, model)| card(name, model))
-                    .collect();
-                Json(models::ModelList::new(models)).into_response()
+                let models = Self::permitted(&table, identity).map(|(name, model)| card(name, model));
+                Json(models::ModelList::new(models.collect())).into_response()
             }
             Err(err) => err.into_response(),
         }
+    }
+
+    /// Returns the models that the client may use, by name.
+    pub(super) fn permitted<'t>(
+        table: &'t RoutingTable,
+        identity: Option<&KeyIdentity>,
+    ) -> impl Iterator<Item = (String, &'t Model)> {
+        let named = match identity {
+            None => table.models(),
+            Some(identity) => table.models_in(&identity.namespace),
+        };
+        let is_permitted = move |(_, model): &(String, &Model)| {
+            identity.is_none_or(|identity| identity.permits(&model.namespace, &model.name))
+        };
+        named.into_iter().filter(is_permitted)
     }
 
     pub(super) fn model(&self, asked: &str, identity: Option<&KeyIdentity>) -> Result<Response, ApiError> {
@@ -159,7 +163,7 @@ impl Gateway {
     }
 
     /// Returns the requested model. With an API key, only models of the key's namespace exist.
-    fn find<'t>(
+    pub(super) fn find<'t>(
         &self,
         table: &'t RoutingTable,
         requested: &str,
@@ -287,7 +291,7 @@ impl Gateway {
             ApiError::from(err)
         })?;
         let identity = identity_of(&parts.extensions);
-        let model = self.find(&table, &parsed.model, identity.as_deref())?;
+        let model = self.find_at(parts.uri.path(), &table, &parsed.model, identity.as_deref())?;
         if let Some(span) = &span {
             span.set(trace::REQUEST_MODEL, model.name.as_str());
         }

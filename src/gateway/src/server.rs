@@ -13,10 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::keys::{self, KeyIdentity};
+use super::ollama;
 use super::routes::Gateway;
 use rooflet_base::metrics::TEXT_FORMAT;
 use rooflet_http_server as connection;
 use rooflet_inference_api::anthropic;
+use rooflet_inference_api::ollama::{error as ollama_error, routes as ollama_routes};
 use rooflet_inference_api::openai::origins::OriginRules;
 use rooflet_inference_api::openai::routes::{BY_MODEL, with_fallbacks};
 use rooflet_inference_api::openai::{ApiError, headers, openapi};
@@ -33,14 +35,16 @@ pub(super) fn router(gateway: Arc<Gateway>, origin_rules: Arc<OriginRules>) -> R
         .route("/metrics", get(show_metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
     let routes = BY_MODEL.into_iter().fold(routes, by_model);
+    let routes = ollama_routes::BY_MODEL.into_iter().fold(routes, by_model);
     let keys = gateway.keys().clone();
-    with_fallbacks(routes)
+    with_fallbacks(routes.merge(ollama::routes()))
         .layer(axum::middleware::from_fn_with_state(keys, keys::middleware))
         .layer(axum::middleware::from_fn_with_state(
             origin_rules,
             headers::middleware,
         ))
         .layer(axum::middleware::from_fn(anthropic::error::reshape))
+        .layer(axum::middleware::from_fn(ollama_error::reshape))
         .with_state(gateway)
 }
 

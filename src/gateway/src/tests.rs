@@ -1,4 +1,5 @@
 mod errors;
+mod ollama;
 mod queueing;
 mod routing;
 

@@ -5,13 +5,12 @@ use axum::body::Body;
 use axum::response::Response;
 use futures::future::BoxFuture;
 use futures::{FutureExt, stream};
-use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::watch;
 
 use crate::replica::ReplicaKey;
 use crate::workers::Endpoints;
-use rooflet_inference_api::openai::preamble::{MAX_PREAMBLE_BYTES, is_preamble};
+use rooflet_inference_api::openai::preamble::{MAX_PREAMBLE_BYTES, is_preamble, is_stream};
 
 /// Error of a response body that ends before its first token.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +32,7 @@ pub(super) fn until_stalled(mut endpoints_rx: watch::Receiver<Endpoints>, key: R
 
 /// Makes a streamed response fail if `until_stalled` resolves before the first token.
 pub(super) fn limit_preamble(response: Response, until_stalled: UntilStalled) -> Response {
-    let kind = response.headers().get(CONTENT_TYPE);
-    if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream")) {
+    if !is_stream(response.headers()) {
         return response;
     }
     let (parts, body) = response.into_parts();
@@ -70,6 +68,7 @@ mod tests {
     use axum::body::{BodyDataStream, Bytes};
     use futures::StreamExt;
     use futures::channel::{mpsc, oneshot};
+    use http::header::CONTENT_TYPE;
     use rooflet_testing::within;
 
     const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";

@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::response::Response;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::oneshot;
@@ -16,6 +16,7 @@ use super::info::RequestInfo;
 use crate::access::AccessEntry;
 use crate::headers;
 use rooflet_base::mutex::lock;
+use rooflet_inference_api::openai::preamble::is_stream;
 use rooflet_telemetry::trace::OpenSpan;
 
 /// Number of replicas that may fail while they process a request. After that, the gateway does not
@@ -70,9 +71,7 @@ impl Incoming {
 
     /// Offers the head of a stream to the client, because its first token may take long.
     pub(crate) fn send_head(&self, response: &Response, headers: &HeaderMap) {
-        let kind = response.headers().get(CONTENT_TYPE);
-        let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        if !is_stream || !response.status().is_success() {
+        if !is_stream(response.headers()) || !response.status().is_success() {
             return;
         }
         let head_tx = lock(&self.head).take();

@@ -65,6 +65,24 @@ fn number<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
 }
 
+/// Length of an answer in a request of Ollama's API.
+#[derive(Debug, Deserialize)]
+struct OllamaOptions {
+    num_predict: Option<i64>,
+}
+
+impl OllamaOptions {
+    /// Returns `None` if the length has no limit.
+    fn max_tokens(self) -> Option<u64> {
+        let tokens = u64::try_from(self.num_predict?).ok()?;
+        Some(tokens).filter(|tokens| *tokens > 0)
+    }
+}
+
+fn streams_by_default(path: &str) -> bool {
+    matches!(path, "/api/chat" | "/api/generate")
+}
+
 /// Returns a JSON value that is not the empty string.
 fn text(raw: Option<&RawValue>) -> Option<&str> {
     raw.map(RawValue::get).filter(|text| *text != "\"\"")
@@ -108,10 +126,12 @@ impl RequestInfo {
         address: Option<std::net::IpAddr>,
     ) -> Self {
         let work = match path {
-            "/tokenize" | "/detokenize" | "/v1/messages/count_tokens" | "/v1/responses/input_tokens" => {
-                Work::Tokenize
-            }
-            "/v1/embeddings" => Work::Embed,
+            "/tokenize"
+            | "/detokenize"
+            | "/v1/messages/count_tokens"
+            | "/v1/responses/input_tokens"
+            | "/api/show" => Work::Tokenize,
+            "/v1/embeddings" | "/api/embed" | "/api/embeddings" => Work::Embed,
             _ => Work::Generate,
         };
         // Ignore fields of a wrong type: the worker rejects them.
@@ -148,8 +168,9 @@ impl RequestInfo {
             prompt_tokens: bytes as u64 / BYTES_PER_TOKEN,
             max_tokens: number(body_fields.get("max_completion_tokens"))
                 .or_else(|| number(body_fields.get("max_output_tokens")))
-                .or_else(|| number(body_fields.get("max_tokens"))),
-            is_stream: number(body_fields.get("stream")).unwrap_or_default(),
+                .or_else(|| number(body_fields.get("max_tokens")))
+                .or_else(|| number(body_fields.get("options")).and_then(OllamaOptions::max_tokens)),
+            is_stream: number(body_fields.get("stream")).unwrap_or(streams_by_default(path)),
             has_logprobs: has_logprobs(&body_fields),
             prefix: match work {
                 Work::Generate => Prefix::of(salt, texts()),

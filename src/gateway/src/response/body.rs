@@ -8,7 +8,6 @@ use axum::body::{Body, Bytes};
 use axum::response::Response;
 use futures::StreamExt;
 use http::StatusCode;
-use http::header::CONTENT_TYPE;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 
@@ -16,7 +15,7 @@ use crate::dispatch::Slot;
 use crate::metrics::Measure;
 use crate::routing::health::Fault;
 use crate::routing::length::ObservedBytes;
-use rooflet_inference_api::openai::preamble::{MAX_PREAMBLE_BYTES, is_preamble};
+use rooflet_inference_api::openai::preamble::{MAX_PREAMBLE_BYTES, is_preamble, is_stream};
 use rooflet_telemetry::trace::OpenSpan;
 
 /// Response body that failed before its first token.
@@ -54,8 +53,7 @@ pub(crate) async fn buffer_until_first_token(
     response: Response,
 ) -> Result<(http::response::Parts, BufferedBody), BrokenOff> {
     let (parts, mut remaining) = response.into_parts();
-    let kind = parts.headers.get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
-    let is_stream = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
+    let is_stream = is_stream(&parts.headers);
     let mut read = VecDeque::new();
     if is_stream && parts.status.is_success() {
         read_preamble(&mut remaining, &mut read).await?;
@@ -85,8 +83,13 @@ async fn read_preamble(body: &mut Body, read: &mut VecDeque<Bytes>) -> Result<()
     Ok(())
 }
 
-/// Returns whether the data contain an error event.
+/// Returns whether the data contain an error event, or a line with an error of Ollama's API.
 fn has_failed(data: &[u8]) -> bool {
+    const FAILED_LINE: &[u8] = b"{\"error\":";
+    let mut lines = data.split(|byte| *byte == b'\n');
+    if lines.any(|line| line.trim_ascii_start().starts_with(FAILED_LINE)) {
+        return true;
+    }
     let failures: [&[u8]; 3] = [
         b"data: {\"error\":",
         b"event: error\n",

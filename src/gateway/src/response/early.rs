@@ -16,6 +16,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::body::Tracked;
 use super::outcome::ModelError;
 use rooflet_inference_api::anthropic;
+use rooflet_inference_api::ollama;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::stored_reference::RESPONSES_PATH;
 
@@ -24,6 +25,8 @@ pub(crate) const HEAD_AFTER: Duration = Duration::from_secs(1);
 /// Interval of keep-alive comments. Common proxies close idle connections after 30 to 60 seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keepalive\n\n");
+/// White space before a line of JSON.
+const KEEP_ALIVE_SPACE: Bytes = Bytes::from_static(b" ");
 /// Maximum bytes of a replica's error body.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
@@ -50,7 +53,7 @@ pub(crate) fn body(pending: Pending, uri: Uri) -> Body {
                     let outcome = tokio::select! {
                         // The first tick is immediate, so each early stream begins with a comment.
                         biased;
-                        _ = keep_alive.tick() => return Some((Ok(KEEP_ALIVE_COMMENT), (State::Pending(pending, keep_alive), uri))),
+                        _ = keep_alive.tick() => return Some((Ok(keep_alive_frame(uri.path())), (State::Pending(pending, keep_alive), uri))),
                         outcome = &mut pending => outcome,
                     };
                     match outcome {
@@ -74,6 +77,13 @@ pub(crate) fn body(pending: Pending, uri: Uri) -> Body {
             }
         }
     }))
+}
+
+fn keep_alive_frame(path: &str) -> Bytes {
+    match ollama::error::is_path(path) {
+        true => KEEP_ALIVE_SPACE,
+        false => KEEP_ALIVE_COMMENT,
+    }
 }
 
 /// Returns the error as the last event of the stream.
@@ -102,15 +112,17 @@ async fn error_event(model_error: ModelError, path: &str) -> Bytes {
 }
 
 fn error_body(err: &ApiError, path: &str) -> Value {
-    match path.starts_with(anthropic::error::PATH) {
-        true => anthropic::error::body(err),
-        false => err.body(),
+    match path {
+        path if path.starts_with(anthropic::error::PATH) => anthropic::error::body(err),
+        path if ollama::error::is_path(path) => ollama::error::body(err),
+        _ => err.body(),
     }
 }
 
 fn error_frames(body: &Value, path: &str) -> Bytes {
     let text = match path {
         path if path.starts_with(anthropic::error::PATH) => format!("event: error\ndata: {body}\n\n"),
+        path if ollama::error::is_path(path) => format!("{body}\n"),
         RESPONSES_PATH => {
             let error = &body["error"];
             let event = json!({
@@ -146,13 +158,14 @@ mod tests {
                 "event: error\ndata: {",
                 ",\"type\":\"error\"}\n\n",
             ),
+            ("/api/chat", "{\"error\":\"busy\"", "}\n"),
         ] {
             let event = String::from_utf8(error_event(error(), path).await.to_vec()).unwrap();
             assert!(
                 event.starts_with(begins) && event.ends_with(ends),
                 "{path}: {event}"
             );
-            assert!(event.contains("\"message\":\"busy\""), "{path}: {event}");
+            assert!(event.contains(":\"busy\""), "{path}: {event}");
         }
     }
 }

@@ -11,7 +11,7 @@ use super::table::{Model, Replica, Routing, Target};
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::{
-    FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ReplicaPhase, RoutingSpec,
+    FleetNode, LoadedModel, ModelDeployment, ModelReplica, ModelReplicaStatus, ReplicaPhase, RoutingSpec,
 };
 use rooflet_api::wire::replica_id;
 use rooflet_base::units::Bytes;
@@ -104,7 +104,7 @@ pub(super) struct ReplicaFacts {
     rows: u32,
     speed: Speed,
     reported: Option<u64>,
-    context_tokens: Option<u32>,
+    loaded: Option<LoadedModel>,
     weights: Option<u64>,
     /// Bytes of the model that are not downloaded yet.
     missing_bytes: Option<u64>,
@@ -139,7 +139,7 @@ impl ReplicaFacts {
                 .requests
                 .as_ref()
                 .map(|requests| requests.running + requests.waiting),
-            context_tokens: status.model.as_ref().map(|model| model.context_tokens),
+            loaded: status.model.clone(),
             weights: status
                 .admission
                 .as_ref()
@@ -162,7 +162,10 @@ impl ReplicaFacts {
         };
         let model = model.get_or_insert_with(new);
         model.created = model.created.min(self.created);
-        model.context_tokens = model.context_tokens.max(self.context_tokens);
+        let context_tokens = self.loaded.as_ref().map(|loaded| loaded.context_tokens);
+        model.context_tokens = model.context_tokens.max(context_tokens);
+        let loaded = model.loaded.take().into_iter().chain(self.loaded.clone());
+        model.loaded = loaded.max_by_key(|loaded| loaded.weights_bytes);
         model.replicas.push(Replica {
             id: self.id,
             target: self.target.clone(),

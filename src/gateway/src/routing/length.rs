@@ -1,9 +1,17 @@
 //! Number of tokens of a response: the reported usage, else the number of events or bytes.
 
-/// Field names of OpenAI's and Anthropic's usage. Generated text cannot match them: JSON escapes
-/// the quotes in strings.
-const TOKEN_FIELDS: [&[u8]; 2] = [b"\"completion_tokens\":", b"\"output_tokens\":"];
-const PROMPT_TOKEN_FIELDS: [&[u8]; 2] = [b"\"prompt_tokens\":", b"\"input_tokens\":"];
+/// Field names of OpenAI's, Anthropic's and Ollama's usage. Generated text cannot match them: JSON
+/// escapes the quotes in strings.
+const TOKEN_FIELDS: [&[u8]; 3] = [
+    b"\"completion_tokens\":",
+    b"\"output_tokens\":",
+    b"\"eval_count\":",
+];
+const PROMPT_TOKEN_FIELDS: [&[u8]; 3] = [
+    b"\"prompt_tokens\":",
+    b"\"input_tokens\":",
+    b"\"prompt_eval_count\":",
+];
 /// Anthropic's `input_tokens` does not include them.
 const CACHED_TOKEN_FIELDS: [&[u8]; 1] = [b"\"cache_read_input_tokens\":"];
 /// Bytes kept between chunks; no field name with its number is longer.
@@ -37,7 +45,11 @@ impl ObservedBytes {
 
     pub(crate) fn record(&mut self, data: &[u8]) {
         self.bytes += data.len() as u64;
-        self.events += data.windows(2).filter(|pair| *pair == b"\n\n").count() as u64;
+        // Each event of a stream, and each line of JSON, ends in a brace before a line break.
+        let last = self.tail.last().copied();
+        let before = last.iter().chain(data);
+        let ends = before.zip(data.iter().skip(usize::from(last.is_none())));
+        self.events += ends.filter(|pair| *pair == (&b'}', &b'\n')).count() as u64;
         self.tail.extend_from_slice(data);
         let reported = |fields: &[&[u8]], known| last_reported(&self.tail, fields).or(known);
         self.reported_tokens = reported(&TOKEN_FIELDS, self.reported_tokens);
@@ -87,12 +99,16 @@ mod tests {
         let message = "data: {\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}\n\n\
                        data: {\"usage\":{\"output_tokens\": 45}}\n\n";
         let quoted = r#"{"text":"\"completion_tokens\":5","pad":"xxxxxxxx"}"#;
+        let lines = "{\"response\":\"a\",\"done\":false}\n {\"response\":\"b\",\"done\":false}\n";
+        let ended = "{\"done\":true,\"prompt_eval_count\":9,\"eval_count\":31}\n";
         let none = "data: {\"usage\":null}\n\ndata: {\"completion_tokens\":null}\n\n";
         for (text, is_stream, expect) in [
             (chat, false, Length::Counted(123)),
             (message, true, Length::Counted(45)),
             (quoted, false, Length::Estimated(quoted.len() as u64 / 4)),
             (none, true, Length::Counted(2)),
+            (lines, true, Length::Counted(2)),
+            (ended, true, Length::Counted(31)),
         ] {
             for cut in 1..text.len() {
                 let mut observed = ObservedBytes::default();
@@ -100,9 +116,7 @@ mod tests {
                 for piece in [&text[..cut], &text[cut..]] {
                     observed.record(piece.as_bytes());
                 }
-                // Event ends that are split between chunks are not counted.
-                let whole = !is_stream || observed.reported_tokens.is_some() || !text[..cut].ends_with('\n');
-                assert!(observed.length(is_stream) == expect || !whole, "{cut}: {text}");
+                assert_eq!(observed.length(is_stream), expect, "{cut}: {text}");
             }
         }
     }

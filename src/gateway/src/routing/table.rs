@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::estimate::Speed;
-use rooflet_api::v1alpha1::RoutingSpec;
+use rooflet_api::v1alpha1::{LoadedModel, RoutingSpec};
 use rooflet_base::quantity::parse_duration;
 use rooflet_proxy::Upstream;
 use rooflet_roofline::loading::{Download, WeightRead};
@@ -115,6 +115,8 @@ pub(crate) struct Model {
     /// Creation time, as Unix time in seconds.
     pub(crate) created: i64,
     pub(crate) context_tokens: Option<u32>,
+    /// Facts from the replica with the largest weights.
+    pub(crate) loaded: Option<LoadedModel>,
 }
 
 /// Failed lookup of a model by name.
