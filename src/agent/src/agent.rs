@@ -75,7 +75,7 @@ pub struct Agent {
     pub(crate) identity: Identity,
     pub(crate) holder: Holder,
     registry: Registry,
-    metrics: AgentMetrics,
+    pub(crate) metrics: AgentMetrics,
 }
 
 impl Agent {
@@ -99,6 +99,9 @@ impl Agent {
         };
         let registry = Registry::new();
         let metrics = AgentMetrics::register(&registry)?;
+        if let Some(tls) = &config.tls {
+            tls.certificates.register(&registry)?;
+        }
         Ok(Self {
             config,
             host,

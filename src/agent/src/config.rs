@@ -11,7 +11,7 @@ use crate::models::ServableModel;
 use crate::node::quiet_hours::QuietHours;
 use rooflet_artifact::remote::HubAccess;
 use rooflet_inference_api::openai::origins::AllowedOrigins;
-use rooflet_pki::Revocations;
+use rooflet_pki::{CertificateMetrics, Revocations};
 
 /// Configuration of an agent.
 #[derive(Debug, Clone)]
@@ -64,6 +64,8 @@ pub struct AgentTls {
     pub config: Arc<ServerConfig>,
     /// Revoked nodes, if clients must present a certificate of the fleet.
     pub fleet: Option<Revocations>,
+    /// Certificates that the agent's metrics show.
+    pub certificates: CertificateMetrics,
 }
 
 /// Simulated machine. The agent never probes it: its speed comes from the chip's data sheet.

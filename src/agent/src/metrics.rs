@@ -23,6 +23,7 @@ pub(crate) struct AgentMetrics {
     reserved_bytes: IntGauge,
     starts: IntCounter,
     manifest_problems: IntGauge,
+    downloaded: IntCounter,
 }
 
 impl AgentMetrics {
@@ -39,16 +40,25 @@ impl AgentMetrics {
                 "rooflet_agent_manifest_problems",
                 "Problems in the manifest directory.",
             )?,
+            downloaded: IntCounter::new(
+                "rooflet_agent_downloaded_bytes_total",
+                "Bytes of models received from the hub.",
+            )?,
         };
         registry.register(Box::new(metrics.replicas.clone()))?;
         registry.register(Box::new(metrics.reserved_bytes.clone()))?;
         registry.register(Box::new(metrics.starts.clone()))?;
         registry.register(Box::new(metrics.manifest_problems.clone()))?;
+        registry.register(Box::new(metrics.downloaded.clone()))?;
         Ok(metrics)
     }
 
     pub(crate) fn started(&self) {
         self.starts.inc();
+    }
+
+    pub(crate) fn downloaded(&self, bytes: usize) {
+        self.downloaded.inc_by(bytes as u64);
     }
 
     pub(crate) fn manifest_problems(&self, count: usize) {

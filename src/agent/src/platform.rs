@@ -127,7 +127,8 @@ fn models(agent: &Agent, device: Option<&str>, tasks: &Tasks, changes: &Changes)
     match config.hub.clone() {
         Some(hub) => {
             let (clock, changes) = (agent.clock.clone(), changes.clone());
-            models.with_pulls(Pulls::new(hub, &agent.state, tasks, clock, changes))
+            let metrics = agent.metrics.clone();
+            models.with_pulls(Pulls::new(hub, &agent.state, tasks, clock, changes, metrics))
         }
         None => models,
     }

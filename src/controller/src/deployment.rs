@@ -40,4 +40,4 @@ pub(super) use replica::{is_leaving, is_unschedulable, leaving_since, refusal, r
 pub use writes::intents as deployment_intents;
 pub(super) use writes::intents_for;
 
-pub(super) use throughput::{Chips, Floor, Throughput};
+pub(super) use throughput::{Chips, Floor, Throughput, throughput_floor};

@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use kube::ResourceExt;
 
+use super::deployment::throughput_floor;
 use super::world::World;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
 use rooflet_base::metrics::{ComputedGauge, ComputedSample, Registry, Result};
 use rooflet_base::mutex::lock;
-use rooflet_base::quantity::parse_bytes;
+use rooflet_base::quantity::{parse_bytes, parse_duration};
 
+const LEADING: &str = "rooflet_controller_leading";
 const NODE_INFO: &str = "rooflet_node_info";
 const NODE_CONDITION: &str = "rooflet_node_condition";
 const NODE_CORDONED: &str = "rooflet_node_cordoned";
@@ -20,6 +22,9 @@ const NODE_BANDWIDTH: &str = "rooflet_node_bandwidth_bytes_per_second";
 const DEPLOYMENT_REPLICAS: &str = "rooflet_deployment_replicas";
 const DEPLOYMENT_CONDITION: &str = "rooflet_deployment_condition";
 const DEPLOYMENT_PAUSED: &str = "rooflet_deployment_paused";
+const DEPLOYMENT_THROUGHPUT: &str = "rooflet_deployment_throughput_tokens_per_second";
+const OBJECTIVE_SPEED: &str = "rooflet_deployment_objective_tokens_per_second";
+const OBJECTIVE_FIRST_TOKEN: &str = "rooflet_deployment_objective_time_to_first_token_seconds";
 const REPLICA_PHASE: &str = "rooflet_replica_phase";
 const REPLICA_RESTARTS: &str = "rooflet_replica_restarts";
 const REPLICA_SPEED: &str = "rooflet_replica_tokens_per_second";
@@ -30,6 +35,11 @@ const OF_DEPLOYMENT: &[&str] = &["namespace", "deployment", "state"];
 const OF_REPLICA: &[&str] = &["namespace", "replica", "deployment", "node", "kind"];
 
 const GAUGES: &[ComputedGauge] = &[
+    ComputedGauge {
+        name: LEADING,
+        help: "1 if this controller leads, otherwise 0. Only the leader has the metrics of fleet objects.",
+        labels: &[],
+    },
     ComputedGauge {
         name: NODE_INFO,
         help: "1 for each FleetNode, with its chip and versions.",
@@ -71,6 +81,21 @@ const GAUGES: &[ComputedGauge] = &[
         labels: &["namespace", "deployment"],
     },
     ComputedGauge {
+        name: DEPLOYMENT_THROUGHPUT,
+        help: "Decode tokens per second of all streams of a ModelDeployment: predicted for the ready replicas, and floor (minThroughput).",
+        labels: &["namespace", "deployment", "kind"],
+    },
+    ComputedGauge {
+        name: OBJECTIVE_SPEED,
+        help: "Objective of a ModelDeployment: minimum decode tokens per second of each stream.",
+        labels: &["namespace", "deployment"],
+    },
+    ComputedGauge {
+        name: OBJECTIVE_FIRST_TOKEN,
+        help: "Objective of a ModelDeployment: maximum time to the first token in seconds.",
+        labels: &["namespace", "deployment"],
+    },
+    ComputedGauge {
         name: REPLICA_PHASE,
         help: "1 for the current phase of each ModelReplica.",
         labels: &["namespace", "replica", "deployment", "node", "phase"],
@@ -101,13 +126,15 @@ impl FleetMetrics {
         let metrics = Self::default();
         let world = Arc::clone(&metrics.0);
         registry.register_computed(GAUGES, move || {
-            let Some(world) = lock(&world).clone() else {
-                return Vec::new();
+            let world = lock(&world).clone();
+            let mut samples = Samples::default();
+            samples.add(LEADING, &[], flag(world.is_some()));
+            let Some(world) = world else {
+                return samples.0;
             };
             let nodes = world.nodes.list();
             let deployments = world.deployments.list();
             let replicas = world.replicas.list();
-            let mut samples = Samples::default();
             nodes.iter().for_each(|node| samples.add_node(node));
             deployments
                 .iter()
@@ -209,6 +236,30 @@ impl Samples {
             &[&namespace, &name],
             flag(deployment.spec.paused),
         );
+        let of_deployment = [namespace.as_str(), &name];
+        // Without a reference, a floor in percent is unknown and has no sample.
+        let floor = throughput_floor(deployment, None).filter(|floor| *floor > 0.0);
+        let predicted = status.rollout.predicted_tokens_per_second;
+        for (kind, value) in [
+            ("floor", floor),
+            // No replica is ready if the status has no prediction.
+            ("predicted", predicted.or(floor.map(|_| 0.0))),
+        ] {
+            self.add_known(DEPLOYMENT_THROUGHPUT, &[&namespace, &name, kind], value);
+        }
+        let objectives = &deployment.spec.objectives;
+        let first_token = objectives.time_to_first_token.as_ref();
+        let first_token = first_token.and_then(|objective| parse_duration(&objective.max));
+        self.add_known(
+            OBJECTIVE_SPEED,
+            &of_deployment,
+            objectives.decode_tokens_per_second,
+        );
+        self.add_known(
+            OBJECTIVE_FIRST_TOKEN,
+            &of_deployment,
+            first_token.map(|longest| longest.as_secs_f64()),
+        );
         for condition in &status.conditions {
             self.add(
                 DEPLOYMENT_CONDITION,
@@ -277,6 +328,7 @@ fn gigabytes(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::fixture;
+    use rooflet_base::metrics::render;
     use serde_json::json;
 
     fn text(samples: &Samples) -> Vec<String> {
@@ -306,6 +358,40 @@ mod tests {
                 .any(|line| line.contains("bandwidth") || line.contains("free")),
             "{lines:#?}"
         );
+    }
+
+    #[test]
+    fn deployment_has_objectives_beside_floor_and_prediction() {
+        let deployment: ModelDeployment = serde_json::from_value(json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"namespace": "team", "name": "guide"},
+            "spec": {"model": {"source": "local://guide"}, "serving": {"name": "guide"}, "replicas": 4,
+                "objectives": {"decodeTokensPerSecond": 20.0,
+                    "timeToFirstToken": {"max": "1m30s", "atPromptTokens": 100}},
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"minThroughput": "50%"}}},
+            "status": {"rollout": {"referenceTokensPerSecond": 40.0}},
+        }))
+        .expect("a deployment");
+        let mut samples = Samples::default();
+        samples.add_deployment(&deployment);
+        let lines = text(&samples);
+        for expect in [
+            "rooflet_deployment_throughput_tokens_per_second team,guide,floor 80",
+            "rooflet_deployment_throughput_tokens_per_second team,guide,predicted 0",
+            "rooflet_deployment_objective_tokens_per_second team,guide 20",
+            "rooflet_deployment_objective_time_to_first_token_seconds team,guide 90",
+        ] {
+            assert!(lines.contains(&expect.to_owned()), "{expect}: {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn controller_that_does_not_lead_has_only_this_sample() {
+        let registry = Registry::new();
+        FleetMetrics::register(&registry).expect("valid metrics");
+        let text = render(&registry);
+        let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(samples, ["rooflet_controller_leading 0"]);
     }
 
     #[test]

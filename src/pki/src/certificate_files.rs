@@ -86,7 +86,7 @@ impl CertificateFiles {
 
     /// Returns the pair, after loading it again if the files have changed. Files that are unusable,
     /// for example because only one of both is replaced yet, leave the previous pair in use.
-    fn current(&self) -> Arc<CertifiedKey> {
+    pub(crate) fn current(&self) -> Arc<CertifiedKey> {
         let mut current = lock(&self.current);
         let now = self.clock.instant();
         if now.saturating_duration_since(current.checked) < CHECK_INTERVAL {

@@ -15,6 +15,7 @@ mod authority;
 mod authority_hash;
 mod bootstrap_token;
 mod certificate_files;
+mod certificate_metrics;
 mod certificate_request;
 mod client_certificate;
 mod discover;
@@ -40,6 +41,7 @@ pub use bootstrap_token::{
     TOKEN_USES_KEY,
 };
 pub use certificate_files::{CertificateFiles, CertificateFilesError};
+pub use certificate_metrics::CertificateMetrics;
 pub use certificate_request::{
     AlternativeNames, CertificateRequest, SignRequestError, SigningPolicy, check_certificates,
     end_of_certificate,

@@ -90,6 +90,11 @@ impl MachineTls {
         Ok(())
     }
 
+    /// Returns the certificate chain and key of this process.
+    pub(crate) fn own(&self) -> Option<Arc<CertifiedKey>> {
+        lock(&self.state).own.clone()
+    }
+
     pub fn revocations(&self) -> &Revocations {
         &self.revocations
     }

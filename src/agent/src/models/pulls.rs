@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::DownloadProblem;
+use crate::metrics::AgentMetrics;
 use crate::state::StateDir;
 use rooflet_api::v1alpha1::{DownloadSpeed, HubModel};
 use rooflet_artifact::Downloads;
@@ -72,6 +73,7 @@ pub(crate) struct Pulls {
     /// Permit that the running download holds.
     turn: Arc<Semaphore>,
     speeds: Arc<Mutex<VecDeque<f64>>>,
+    metrics: AgentMetrics,
 }
 
 /// Model that a replica needs, with its tasks. Dropping it stops them.
@@ -121,6 +123,7 @@ impl Pulls {
         tasks: &Tasks,
         clock: Clock,
         changes: Changes,
+        metrics: AgentMetrics,
     ) -> Self {
         let speeds = state.read(FILE).ok().flatten().unwrap_or_default();
         Self {
@@ -133,6 +136,7 @@ impl Pulls {
             pulls: BTreeMap::new(),
             turn: Arc::new(Semaphore::new(1)),
             speeds: Arc::new(Mutex::new(speeds)),
+            metrics,
         }
     }
 
@@ -205,6 +209,7 @@ impl Pulls {
             changes: self.changes.clone(),
             speeds: self.speeds.clone(),
             state: self.state.clone(),
+            metrics: self.metrics.clone(),
         };
         let (turn, stop) = (self.turn.clone(), state.stop.clone());
         self.tasks.spawn_detached(async move {
@@ -317,6 +322,7 @@ struct Download {
     changes: Changes,
     speeds: Arc<Mutex<VecDeque<f64>>>,
     state: Arc<StateDir>,
+    metrics: AgentMetrics,
 }
 
 impl Download {
@@ -340,6 +346,7 @@ impl Download {
                 &self.downloads,
                 &self.shared.progress,
                 |bytes| {
+                    self.metrics.downloaded(bytes);
                     let before = received.fetch_add(bytes as u64, Ordering::Relaxed);
                     if before == 0 {
                         self.resumed();

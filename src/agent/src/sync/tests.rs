@@ -451,6 +451,7 @@ async fn needed_download_is_kept_while_the_hub_is_unreachable() {
         &fixture.tasks,
         Clock::System,
         Changes::new(),
+        AgentMetrics::register(&Registry::new()).unwrap(),
     );
     fixture.sync.models = Models::new(ModelDirectory::new(None), ComputeType::Float32).with_pulls(pulls);
     let unused = |fixture: &mut Fixture, name: &str, source: &str| {

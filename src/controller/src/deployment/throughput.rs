@@ -137,19 +137,7 @@ impl Floor {
     /// Returns the floor of the deployment; 0 without a floor. A percentage refers to the
     /// throughput at the last complete rollout, or to `now` before the first one.
     pub(crate) fn of(deployment: &ModelDeployment, now: &Throughput<'_>) -> Self {
-        let spec = &deployment.spec;
-        let Some(least) = min_throughput(deployment) else {
-            return Self::default();
-        };
-        Self(match least {
-            CountOrPercent::Count(rate) => f64::from(rate),
-            CountOrPercent::Percent(percent) => {
-                let rollout = deployment.status.as_ref().map(|status| &status.rollout);
-                let reference = rollout.and_then(|rollout| rollout.reference_tokens_per_second);
-                let whole = reference.or(now.mean()).unwrap_or_default() * f64::from(spec.replicas.max(0));
-                whole * f64::from(percent) / 100.0
-            }
-        })
+        Self(throughput_floor(deployment, now.mean()).unwrap_or_default())
     }
 
     /// Returns whether the deployment has a floor that cannot be checked: it has Ready replicas,
@@ -178,6 +166,20 @@ pub(super) struct AtFloor {
     pub(super) now: f64,
     /// Throughput without the replica that contributes least.
     pub(super) would_leave: f64,
+}
+
+/// Returns the floor of the deployment in tokens per second, or `None` without a floor. `mean` is the
+/// throughput per replica if no rollout has completed.
+pub(crate) fn throughput_floor(deployment: &ModelDeployment, mean: Option<f64>) -> Option<f64> {
+    Some(match min_throughput(deployment)? {
+        CountOrPercent::Count(rate) => f64::from(rate),
+        CountOrPercent::Percent(percent) => {
+            let rollout = deployment.status.as_ref().map(|status| &status.rollout);
+            let reference = rollout.and_then(|rollout| rollout.reference_tokens_per_second);
+            let replicas = f64::from(deployment.spec.replicas.max(0));
+            reference.or(mean).unwrap_or_default() * replicas * f64::from(percent) / 100.0
+        }
+    })
 }
 
 fn min_throughput(deployment: &ModelDeployment) -> Option<CountOrPercent> {

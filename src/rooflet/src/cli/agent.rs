@@ -25,7 +25,7 @@ use rooflet_base::units::Bytes;
 use rooflet_client::{KubeconfigSource, Renewable, client_certificate, connect};
 use rooflet_host::{FakeHost, Host};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
-use rooflet_pki::{MachineTls, NodeCertificate, Revocations};
+use rooflet_pki::{CertificateMetrics, MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
 use rooflet_trust::{KUBECONFIG_FILE, MACHINE_TLS_FILE, MachineCertificate, Purpose};
@@ -162,9 +162,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             args.listen
         )));
     }
+    let certificates = CertificateMetrics::default();
     let files = args
         .tls
-        .load(&Clock::System)
+        .load(&Clock::System, &certificates)
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;
     if files.is_some() && api_server.is_some() {
         return Err(unusable(
@@ -225,13 +226,19 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             &Host::Native.identity().hostname,
         );
         let file = Some(args.state_dir.join(MACHINE_TLS_FILE));
+        certificates.observe_machine(tls);
         MachineCertificate::keep(client.clone(), tls.clone(), purpose, file, &tasks);
     }
     let tls = match (files, &fleet_tls) {
-        (Some(config), _) => Some(AgentTls { config, fleet: None }),
+        (Some(config), _) => Some(AgentTls {
+            config,
+            fleet: None,
+            certificates,
+        }),
         (None, Some(tls)) => Some(AgentTls {
             config: Arc::new(tls.server_config().context("setting up TLS")?),
             fleet: Some(tls.revocations().clone()),
+            certificates,
         }),
         (None, None) => None,
     };

@@ -34,6 +34,7 @@ use rooflet_client::KubeconfigSource;
 use rooflet_gateway::{AccessLog, GatewayAccess};
 use rooflet_host::{Host, sleep};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
+use rooflet_pki::CertificateMetrics;
 use rooflet_simulation::{Scenario, machines};
 use rooflet_web::WebListen;
 
@@ -175,6 +176,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let own: Vec<OsString> = std::env::args_os().skip(1).collect();
         return processes(&args)?.run(&own, &tasks).await;
     }
+    let certificates = CertificateMetrics::default();
     let config = ServerConfig {
         kubeconfig_out: kubeconfig_out(&args),
         data_dir: args.data_dir,
@@ -201,10 +203,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             requires_keys: args.require_keys,
             serving_tls: args
                 .tls
-                .load(&Clock::System)
+                .load(&Clock::System, &certificates)
                 .map_err(|err| Failure::new(ExitStatus::Config, err))?,
             agent_tls: None,
         },
+        certificates,
         api_server: api_server(
             args.kubeconfig,
             environment::is_set("KUBECONFIG"),

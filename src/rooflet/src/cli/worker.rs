@@ -17,6 +17,7 @@ use rooflet_base::quantity;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
 use rooflet_inference_api::openai::origins::AllowedOrigins;
+use rooflet_pki::CertificateMetrics;
 use rooflet_worker as worker;
 use rooflet_worker::{Listen, PrefixFiles, WorkerConfig};
 
@@ -120,7 +121,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         listen,
         tls: args
             .tls
-            .load(&Clock::System)
+            .load(&Clock::System, &CertificateMetrics::default())
             .map_err(|err| Failure::new(ExitStatus::Config, err))?,
         allowed_origins: args.allowed_origins.unwrap_or_default(),
         name: args.name,

@@ -39,9 +39,9 @@ use rooflet_host::Host;
 use rooflet_pki as pki;
 use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
-    AccountKey, Authority, AuthorityKind, Identity, IssueError, MachineTls, MachineTlsError,
-    OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError, Revocations, SecretsKey,
-    ServingCertificate, Token, UserCertificates, kubeconfig,
+    AccountKey, Authority, AuthorityKind, CertificateMetrics, Identity, IssueError, MachineTls,
+    MachineTlsError, OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError,
+    Revocations, SecretsKey, ServingCertificate, Token, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use rooflet_trust::{MachineCertificate, Purpose, TrustPublisher};
@@ -100,6 +100,8 @@ pub(crate) struct ServerConfig {
     /// True to encrypt all Secrets with a new key.
     pub(crate) rotates_secrets_key: bool,
     pub(crate) gateway_access: GatewayAccess,
+    /// Certificates that the metrics show.
+    pub(crate) certificates: CertificateMetrics,
     /// Another API server, for processes without the role apiserver.
     pub(crate) api_server: Option<KubeconfigSource>,
 }
@@ -199,6 +201,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     let web_address = web_listener.as_ref().map(TcpListener::local_addr).transpose();
     let web_address = web_address.map_err(StartServerError::Listener)?;
     let registry = Registry::new();
+    config.certificates.register(&registry)?;
     let clock = Clock::System;
 
     let (api_server, authorities) = match api_listener {
@@ -263,6 +266,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         KubeconfigSource::File(_) | KubeconfigSource::Environment => {
             let tls = MachineTls::new(Revocations::default());
             let client_config = Arc::new(tls.client_config()?);
+            config.certificates.observe_machine(&tls);
             let name = Host::Native.identity().hostname.to_lowercase();
             MachineCertificate::keep(client.clone(), tls, purpose(name), None, tasks);
             Ok::<_, StartServerError>(Some(client_config))

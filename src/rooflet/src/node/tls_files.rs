@@ -7,7 +7,7 @@ use rustls::ServerConfig;
 
 use super::anonymous::Transport;
 use rooflet_base::clock::Clock;
-use rooflet_pki::{CertificateFiles, CertificateFilesError, MachineTlsError};
+use rooflet_pki::{CertificateFiles, CertificateFilesError, CertificateMetrics, MachineTlsError};
 
 /// Files of a serving certificate.
 #[derive(Debug, Clone, clap::Args)]
@@ -39,12 +39,17 @@ impl TlsFiles {
         }
     }
 
-    /// Returns the TLS configuration, if files are set.
-    pub(crate) fn load(&self, clock: &Clock) -> Result<Option<Arc<ServerConfig>>, TlsFilesError> {
+    /// Returns the TLS configuration, if files are set. `metrics` then shows the certificate.
+    pub(crate) fn load(
+        &self,
+        clock: &Clock,
+        metrics: &CertificateMetrics,
+    ) -> Result<Option<Arc<ServerConfig>>, TlsFilesError> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
             return Ok(None);
         };
         let files = CertificateFiles::open(certificate.as_std_path(), key.as_std_path(), clock.clone())?;
+        metrics.observe_files(&files);
         Ok(Some(Arc::new(files.server_config()?)))
     }
 }

@@ -1,6 +1,7 @@
 //! Page of Prometheus metrics, from the registries of all services.
 
 use rooflet_base::metrics::{Description, Registry};
+use rooflet_pki::CertificateMetrics;
 use rooflet_store::StoreMetrics;
 
 use super::markdown::{NOTICE, table};
@@ -63,6 +64,11 @@ pub(super) fn page() -> anyhow::Result<String> {
     section(
         "Store",
         &|registry| StoreMetrics::register(registry).map(drop),
+        "",
+    )?;
+    section(
+        "Certificates",
+        &|registry| CertificateMetrics::default().register(registry),
         "",
     )?;
     Ok(page)
