@@ -26,15 +26,17 @@ const REJECTED: [(&str, &str); 6] = [
 ];
 
 /// Kinds that the chart can create, besides definitions.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 17] = [
     "ClusterRole",
     "ClusterRoleBinding",
+    "ConfigMap",
     "Deployment",
     "HTTPRoute",
     "Ingress",
     "NetworkPolicy",
     "PodDisruptionBudget",
     "PodMonitor",
+    "PrometheusRule",
     "Role",
     "RoleBinding",
     "Service",

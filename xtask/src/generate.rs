@@ -6,12 +6,15 @@ use std::fs;
 
 use anyhow::{Context, Result};
 
-use crate::{console, test_kubernetes};
+use crate::{console, monitoring, test_kubernetes};
 
-/// Updates manifests/, the chart's generated files, docs/reference, examples/launchd and the models of
-/// the self test.
+/// Updates manifests/, the chart's generated files, docs/reference, the index of docs/runbooks,
+/// examples/launchd and the models of the self test.
 /// Tests fail if one of these files is stale.
 pub(crate) fn run() -> Result<()> {
+    for file in monitoring::files() {
+        file.write()?;
+    }
     let definitions = rooflet(&["crd"])?;
     let path = console::root().join("manifests/crds.yaml");
     fs::write(&path, &definitions).with_context(|| format!("writing `{}`", path.display()))?;

@@ -12,6 +12,7 @@ mod fit_roofline;
 mod generate;
 mod image;
 mod libtest;
+mod monitoring;
 mod setup;
 mod simulate;
 mod soak;
@@ -43,6 +44,8 @@ usage: cargo xtask VERB
                         simulate a fleet with random faults, with N seeds (200) starting at SEED (1)
   simulate ARG...       run `rooflet simulate ARG...` in an optimised build
   soak [--requests N]   send N (10,000) mixed, invalid and aborted requests to a worker, for each of two models
+  monitoring            check alert rules and dashboards with a real Prometheus; the first run builds it with
+                        Go (5 minutes)
   generate              update manifests/ and docs/reference from the code
   fit-roofline          fit the predictor's constants to the measurements; takes a minute
   bench-roofline [ARG]  compare predicted and measured decode speed on this machine; ARGs are passed to
@@ -77,6 +80,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
+        ["monitoring"] => monitoring::run().map(|outcome| report(&outcome)),
         ["web"] => web::build().map(|outcome| report(&outcome)),
         ["web", "--check"] => web::check().map(|outcome| report(&outcome)),
         ["image"] => image::run().map(|outcome| report(&outcome)),

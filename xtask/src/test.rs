@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, image, libtest, setup, structure, test_kubernetes, web,
+    faults, image, libtest, monitoring, setup, structure, test_kubernetes, web,
 };
 
 struct Check {
@@ -23,7 +23,7 @@ struct Check {
 }
 
 /// Checks that run only with `--all` or by name, because they take minutes and rarely fail alone.
-const SLOW: [&str; 4] = ["kubernetes", "image", "faults", "macos"];
+const SLOW: [&str; 5] = ["kubernetes", "monitoring", "image", "faults", "macos"];
 
 /// Checks to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +83,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "kubernetes",
         run: test_kubernetes::check,
+    },
+    Check {
+        name: "monitoring",
+        run: monitoring::check,
     },
     Check {
         name: "image",

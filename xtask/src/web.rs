@@ -44,19 +44,24 @@ pub(crate) fn check() -> Result<Outcome> {
     })
 }
 
-fn missing() -> Option<Outcome> {
+pub(crate) fn missing() -> Option<Outcome> {
     let is_missing = !console::is_installed("npm");
     is_missing.then(|| Outcome::Skipped("npm is not installed".into()))
 }
 
 fn npm(args: &[&str]) -> Result<()> {
+    npm_in(PAGE, args)
+}
+
+/// Runs npm in a directory of the repository.
+pub(crate) fn npm_in(directory: &str, args: &[&str]) -> Result<()> {
     let mut npm = Command::new("npm");
-    npm.args(args).current_dir(console::root().join(PAGE));
+    npm.args(args).current_dir(console::root().join(directory));
     console::output(&mut npm).map(drop)
 }
 
 /// Returns true if npm failed because of the network.
-fn is_offline(error: &str) -> bool {
+pub(crate) fn is_offline(error: &str) -> bool {
     let codes = [
         "ENOTFOUND",
         "ECONNREFUSED",

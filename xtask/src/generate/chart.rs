@@ -17,8 +17,8 @@ const TABLE_END: &str = "<!-- end of the table -->\n";
 /// File of the repository with its content.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GeneratedFile {
-    pub(super) path: String,
-    pub(super) text: String,
+    path: String,
+    text: String,
 }
 
 /// Returns the files of the chart that depend on the definitions and on values.yaml.
@@ -58,8 +58,19 @@ pub(crate) fn plain_manifests(helm: &Path) -> Result<GeneratedFile> {
 }
 
 impl GeneratedFile {
+    /// `path` is relative to the root of the repository.
+    pub(crate) fn new(path: impl Into<String>, text: String) -> Self {
+        Self {
+            path: path.into(),
+            text,
+        }
+    }
+
     pub(super) fn write(&self) -> Result<()> {
         let path = console::root().join(&self.path);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).with_context(|| format!("creating `{}`", directory.display()))?;
+        }
         fs::write(&path, &self.text).with_context(|| format!("writing `{}`", path.display()))
     }
 
