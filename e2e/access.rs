@@ -2,6 +2,7 @@
 
 mod keys;
 mod login;
+mod monitoring;
 mod processes;
 mod web_page;
 

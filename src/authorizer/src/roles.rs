@@ -14,7 +14,15 @@ const WRITTEN_BY_ADMINISTRATORS: &[&str] = &["apikeys"];
 
 /// Returns the roles and bindings that an API server with rooflet's kinds has.
 pub fn roles() -> Vec<Value> {
-    [user_roles(), machine_roles()].concat()
+    [user_roles(), vec![monitoring_role()], machine_roles()].concat()
+}
+
+/// Returns the ClusterRole of Prometheus: it finds all processes and reads their metrics.
+fn monitoring_role() -> Value {
+    json!({"kind": "ClusterRole", "metadata": {"name": "rooflet:monitoring"}, "rules": [
+        {"verbs": ["get", "list"], "apiGroups": [api::GROUP], "resources": ["fleetnodes", "modelreplicas"]},
+        {"verbs": ["get"], "nonResourceURLs": ["/metrics"]},
+    ]})
 }
 
 /// Returns the ClusterRoles that become part of the roles of users.

@@ -15,6 +15,10 @@ pub(crate) enum WebError {
     InvalidRequest(String),
     #[error("the API server rejected the token")]
     InvalidToken,
+    #[error(
+        "the header `Authorization: Bearer TOKEN` is missing: `kubectl create token NAME` creates a token"
+    )]
+    TokenMissing,
     #[error("the code is unknown, expired or already used: run `rooflet ui` again")]
     InvalidCode,
     #[error("sign in first")]
@@ -25,6 +29,10 @@ pub(crate) enum WebError {
     CsrfTokenMissing,
     #[error("only the page of this server may send requests")]
     OriginNotAllowed,
+    #[error(
+        "user `{0}` may not read metrics: bind the ClusterRole rooflet:monitoring with a ClusterRoleBinding"
+    )]
+    MetricsForbidden(String),
     #[error("{0}")]
     NotFound(String),
     #[error("the body exceeds {0} bytes")]
@@ -47,11 +55,13 @@ impl WebError {
         match self {
             Self::InvalidRequest(_) => "InvalidRequest",
             Self::InvalidToken => "InvalidToken",
+            Self::TokenMissing => "TokenMissing",
             Self::InvalidCode => "InvalidCode",
             Self::NotSignedIn => "NotSignedIn",
             Self::CredentialExpired => "CredentialExpired",
             Self::CsrfTokenMissing => "CsrfTokenMissing",
             Self::OriginNotAllowed => "OriginNotAllowed",
+            Self::MetricsForbidden(_) => "MetricsForbidden",
             Self::NotFound(_) => "NotFound",
             Self::RequestTooLarge(_) => "RequestTooLarge",
             Self::HostNotAllowed(_) => "HostNotAllowed",
@@ -64,10 +74,14 @@ impl WebError {
     fn status(&self) -> StatusCode {
         match self {
             Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
-            Self::InvalidToken | Self::InvalidCode | Self::NotSignedIn | Self::CredentialExpired => {
-                StatusCode::UNAUTHORIZED
+            Self::InvalidToken
+            | Self::TokenMissing
+            | Self::InvalidCode
+            | Self::NotSignedIn
+            | Self::CredentialExpired => StatusCode::UNAUTHORIZED,
+            Self::CsrfTokenMissing | Self::OriginNotAllowed | Self::MetricsForbidden(_) => {
+                StatusCode::FORBIDDEN
             }
-            Self::CsrfTokenMissing | Self::OriginNotAllowed => StatusCode::FORBIDDEN,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HostNotAllowed(_) => StatusCode::MISDIRECTED_REQUEST,

@@ -18,6 +18,7 @@ mod failures;
 mod forward;
 mod guard;
 mod listen;
+mod monitoring;
 mod server;
 mod sessions;
 mod sign_in;

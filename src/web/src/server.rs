@@ -20,6 +20,7 @@ use super::combined_watch;
 use super::connections::{GatewayAddress, Upstreams};
 use super::failures::Failures;
 use super::guard::{self, Guard};
+use super::monitoring;
 use super::sessions::Sessions;
 use super::sign_in;
 use super::sign_in_code::SignInCodes;
@@ -39,6 +40,8 @@ pub struct WebConfig {
     /// API server. If the file contains a bearer token, the server accepts the codes of the holders
     /// of the file.
     pub api_server: KubeconfigSource,
+    /// True if the API server is part of this process. Its metrics are then those of the control plane.
+    pub has_api_server: bool,
     /// Gateway of the playground. `None` if there is none.
     pub gateway: Option<GatewayAddress>,
     /// Connects to agents that require TLS.
@@ -62,6 +65,8 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         cookie: format!("{prefix}rooflet-session-{}", address.port()),
         has_tls,
         sessions: Mutex::new(Sessions::default()),
+        scrapers: Mutex::new(Sessions::default()),
+        has_api_server: config.has_api_server,
         failures: Mutex::new(Failures::default()),
         codes: Mutex::new(SignInCodes::new(clock.now())),
         clock,
@@ -101,6 +106,19 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
         .route("/proxy/metrics/agents/{node}", get(upstreams::agent_metrics))
         .route("/proxy/logs/{namespace}/{name}", get(upstreams::replica_log))
         .layer(from_fn_with_state(Arc::clone(&web), require_session));
+    let monitoring = Router::new()
+        .route("/monitoring/targets", get(monitoring::targets))
+        .route(
+            "/monitoring/metrics/control-plane",
+            get(monitoring::control_plane),
+        )
+        .route("/monitoring/metrics/gateway", get(monitoring::gateway))
+        .route("/monitoring/metrics/agents/{node}", get(upstreams::agent_metrics))
+        .route(
+            "/monitoring/metrics/replicas/{namespace}/{name}",
+            get(monitoring::replica),
+        )
+        .layer(from_fn_with_state(Arc::clone(&web), monitoring::require_token));
     let assets = Arc::new(Assets::load());
     let session = get(sign_in::session)
         .post(sign_in::sign_in)
@@ -108,7 +126,8 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
     Router::new()
         .route("/session", session)
         .with_state(Arc::clone(&web))
-        .merge(proxy.with_state(web))
+        .merge(proxy.with_state(Arc::clone(&web)))
+        .merge(monitoring.with_state(web))
         .fallback(file)
         .with_state(assets)
         .layer(from_fn_with_state(guard, guard::middleware))

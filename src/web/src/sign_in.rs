@@ -1,6 +1,6 @@
 //! Sign-in and sign-out.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Json;
@@ -58,18 +58,33 @@ pub(crate) async fn sign_in(
 ) -> Result<Response, WebError> {
     let previous = web.secret(request.headers()).map(str::to_owned);
     let credential = parse(request).await?;
-    let from = from.ip();
+    let user = authenticate(&web, credential, from.ip()).await?;
+    start_session(&web, user, previous.as_deref())
+}
+
+/// Returns the user of a bearer token. Later requests with the token find the user in `scrapers`.
+pub(crate) async fn with_token(web: &Web, token: String, from: IpAddr) -> Result<Arc<SignedIn>, WebError> {
+    let user = authenticate(web, Credential::Token(token.clone()), from).await?;
+    let user = Arc::new(signed_in(web, user)?);
+    for other in lock(&web.scrapers).insert(&token, Arc::clone(&user), &web.clock) {
+        other.ended.cancel();
+    }
+    Ok(user)
+}
+
+/// Limits and logs the attempts of a client.
+async fn authenticate(web: &Web, credential: Credential, from: IpAddr) -> Result<User, WebError> {
     lock(&web.failures)
         .attempt(from, &web.clock)
         .map_err(WebError::TooManyFailures)?;
-    let outcome = user_of(&web, credential).await;
+    let outcome = user_of(web, credential).await;
     let is_wrong = matches!(outcome, Err(WebError::InvalidToken | WebError::InvalidCode));
     if !is_wrong {
         lock(&web.failures).succeeded(from);
     }
     let user = outcome.inspect_err(|err| warn!(client = %from, reason = err.reason(), "sign-in failed"))?;
     info!(client = %from, user = user.name, "signed in");
-    start_session(&web, user, previous.as_deref())
+    Ok(user)
 }
 
 async fn parse(request: Request) -> Result<Credential, WebError> {
@@ -145,17 +160,24 @@ async fn user_of(web: &Web, credential: Credential) -> Result<User, WebError> {
     }
 }
 
-fn start_session(web: &Web, user: User, previous: Option<&str>) -> Result<Response, WebError> {
-    let random = || random_secret().map_err(|_| WebError::NoRandomNumber);
-    let secret = random()?;
-    let signed_in = Arc::new(SignedIn {
+fn random() -> Result<String, WebError> {
+    random_secret().map_err(|_| WebError::NoRandomNumber)
+}
+
+fn signed_in(web: &Web, user: User) -> Result<SignedIn, WebError> {
+    Ok(SignedIn {
         user: user.name,
         groups: user.groups,
         csrf_token: random()?,
         expires_at: web.clock.now() + LIFETIME,
         client: user.client,
         ended: web.stop.child_token(),
-    });
+    })
+}
+
+fn start_session(web: &Web, user: User, previous: Option<&str>) -> Result<Response, WebError> {
+    let secret = random()?;
+    let signed_in = Arc::new(signed_in(web, user)?);
     let mut sessions = lock(&web.sessions);
     let replaced = previous.and_then(|previous| sessions.remove(previous));
     let ended = sessions.insert(&secret, Arc::clone(&signed_in), &web.clock);

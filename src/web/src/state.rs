@@ -27,6 +27,10 @@ pub(crate) struct Web {
     pub(crate) cookie: String,
     pub(crate) has_tls: bool,
     pub(crate) sessions: Mutex<Sessions<Arc<SignedIn>>>,
+    /// Users of `/monitoring`, by their token.
+    pub(crate) scrapers: Mutex<Sessions<Arc<SignedIn>>>,
+    /// True if the process of this server has an API server.
+    pub(crate) has_api_server: bool,
     pub(crate) failures: Mutex<Failures>,
     pub(crate) codes: Mutex<SignInCodes>,
     /// Cancelled when the server stops.
@@ -62,8 +66,13 @@ impl Web {
 
     /// Ends sessions whose time is over.
     pub(crate) fn end_sessions(&self) {
-        for signed_in in lock(&self.sessions).remove_ended(&self.clock) {
-            signed_in.ended.cancel();
+        let scrapers = lock(&self.scrapers).remove_ended(&self.clock);
+        for user in lock(&self.sessions)
+            .remove_ended(&self.clock)
+            .into_iter()
+            .chain(scrapers)
+        {
+            user.ended.cancel();
         }
     }
 }

@@ -2,6 +2,7 @@
 //! what they receive.
 
 mod forwarding;
+mod monitoring;
 mod signing_in;
 mod upstream;
 
@@ -82,6 +83,7 @@ impl Page {
         });
         let config = WebConfig {
             api_server: KubeconfigSource::File(kubeconfig.clone()),
+            has_api_server: true,
             gateway,
             agent_tls: None,
             serving_tls: None,

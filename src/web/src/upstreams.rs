@@ -91,20 +91,38 @@ pub(crate) async fn replica_log(
     request: Request,
 ) -> Result<Response, WebError> {
     let (namespace, name) = (object_name(&namespace)?, object_name(&name)?);
-    let path = format!("/apis/rooflet.dev/v1alpha1/namespaces/{namespace}/modelreplicas/{name}");
-    let replica = match get(&signed_in, &path).await? {
-        Ok(replica) => replica,
+    let node = match replica_node(&signed_in, namespace, name).await? {
+        Ok(node) => node,
         Err(response) => return Ok(response),
     };
-    let node = replica["spec"]["nodeName"].as_str();
-    let node = node.ok_or_else(|| WebError::NotFound(format!("the replica {name} has no node yet")))?;
     let query = request.uri().query().unwrap_or_default();
     let log = format!("/replicas/{namespace}/{name}/logs?{query}");
-    to_agent(&web, &signed_in, node, &log).await
+    to_agent(&web, &signed_in, &node, &log).await
+}
+
+/// Returns the node of a replica, or the API server's response if it does not return the replica.
+pub(crate) async fn replica_node(
+    signed_in: &SignedIn,
+    namespace: &str,
+    name: &str,
+) -> Result<Result<String, Response>, WebError> {
+    let path = format!("/apis/rooflet.dev/v1alpha1/namespaces/{namespace}/modelreplicas/{name}");
+    let replica = match get(signed_in, &path).await? {
+        Ok(replica) => replica,
+        Err(response) => return Ok(Err(response)),
+    };
+    let node = replica["spec"]["nodeName"].as_str().map(str::to_owned);
+    node.map(Ok)
+        .ok_or_else(|| WebError::NotFound(format!("the replica {name} has no node yet")))
 }
 
 /// Sends a GET request to the agent of a node that the user may read.
-async fn to_agent(web: &Web, signed_in: &SignedIn, node: &str, path: &str) -> Result<Response, WebError> {
+pub(crate) async fn to_agent(
+    web: &Web,
+    signed_in: &SignedIn,
+    node: &str,
+    path: &str,
+) -> Result<Response, WebError> {
     let node = object_name(node)?;
     let object = format!("/apis/rooflet.dev/v1alpha1/fleetnodes/{node}");
     let object = match get(signed_in, &object).await? {
@@ -140,7 +158,7 @@ async fn forwarded(
 }
 
 /// Checks that a name of an object contains no characters with a meaning in paths.
-fn object_name(name: &str) -> Result<&str, WebError> {
+pub(crate) fn object_name(name: &str) -> Result<&str, WebError> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let is_name = !name.is_empty() && name.bytes().all(is_plain) && !name.starts_with('.');
     is_name

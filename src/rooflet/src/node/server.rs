@@ -282,6 +282,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         };
         let page = WebConfig {
             api_server: api_server.clone(),
+            has_api_server: has(Role::Apiserver),
             gateway: gateway.map(|authority| GatewayAddress {
                 address: config.gateway_listen,
                 authority,

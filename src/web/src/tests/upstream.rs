@@ -95,6 +95,11 @@ async fn answer(State(upstream): State<Arc<Upstream>>, request: Request) -> Resp
             "metadata": {}, "status": {"userInfo": {"username": user, "groups": ["a", "b"]}}});
         return (StatusCode::CREATED, Json(review)).into_response();
     }
+    if path.contains("selfsubjectaccessreviews") {
+        let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "metadata": {}, "spec": {}, "status": {"allowed": user == "viewer"}});
+        return (StatusCode::CREATED, Json(review)).into_response();
+    }
     if user == "viewer" && received.method != Method::GET {
         return status(StatusCode::FORBIDDEN, "Forbidden");
     }
@@ -116,6 +121,13 @@ async fn answer(State(upstream): State<Arc<Upstream>>, request: Request) -> Resp
 fn object(upstream: &Upstream, path: &str) -> Value {
     let endpoint = format!("http://{}", lock(&upstream.address));
     match path {
+        "/apis/rooflet.dev/v1alpha1/fleetnodes" => {
+            json!({"items": [{"metadata": {"name": "mini-1"}, "status": {"endpoint": endpoint}}]})
+        }
+        "/apis/rooflet.dev/v1alpha1/modelreplicas" => {
+            json!({"items": [{"metadata": {"namespace": "default", "name": "a-0"},
+                "spec": {"nodeName": "mini-1"}, "status": {"phase": "Ready"}}]})
+        }
         "/apis/rooflet.dev/v1alpha1/fleetnodes/mini-1" => json!({"status": {"endpoint": endpoint}}),
         "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas/a-0" => {
             json!({"spec": {"nodeName": "mini-1"}})

@@ -1,0 +1,232 @@
+//! Service discovery for Prometheus, alert rules and dashboards, with a real Prometheus.
+//!
+//! `cargo xtask monitoring` provides Prometheus.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{Cluster, Http, Process, eventually, free_port, not_run, repository};
+
+const FLEET: &str = "
+fleet:
+  macs:
+    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}
+models:
+  - {name: qwen3-8b-4bit, model: qwen3-8b, quantization: mlx4}
+";
+
+/// With a throughput floor, so that the dashboard shows it.
+const CHAT: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: chat}
+spec:
+  model: {source: 'local://qwen3-8b-4bit'}
+  serving: {contextTokens: 4096, maxConcurrency: 2}
+  strategy: {rollingUpdate: {minThroughput: 1}}
+";
+
+/// Start of the sentence in the description of panels that can be empty.
+const EMPTY_WITHOUT: &str = "Empty without";
+
+/// Starts two simulated Macs with one replica, and a real node that serves the guide.
+fn fleet() -> Option<(Cluster, Process)> {
+    let cluster = Cluster::simulated(FLEET, &[])?;
+    let agent = cluster.agent("real-1", &[]);
+    cluster.kubectl.apply(CHAT).ok();
+    let guide = repository("examples/guide.yaml");
+    cluster.kubectl.run(&format!("apply -f {}", guide.display())).ok();
+    let ready = "wait --for=condition=Ready mdep/chat mdep/guide --timeout=180s";
+    cluster.kubectl.run(ready).ok();
+    cluster.gateway.chat("chat", "hello");
+    Some((cluster, agent))
+}
+
+/// Returns the token of a service account that may only read metrics.
+fn token(cluster: &Cluster) -> String {
+    let kubectl = &cluster.kubectl;
+    kubectl.run("create serviceaccount prometheus").ok();
+    let role = "--clusterrole=rooflet:monitoring --serviceaccount=default:prometheus";
+    kubectl
+        .run(&format!("create clusterrolebinding prometheus {role}"))
+        .ok();
+    kubectl.run("create token prometheus").ok().trim().to_owned()
+}
+
+fn client(cluster: &Cluster, token: &str) -> Http {
+    Http::new(cluster.web.clone()).with_header("Authorization", &format!("Bearer {token}"))
+}
+
+#[test]
+fn read_only_token_finds_and_reads_all_processes() {
+    let Some((cluster, _agent)) = fleet() else { return };
+    let token = token(&cluster);
+    let http = client(&cluster, &token);
+    let targets = http.get("/monitoring/targets").expect("a response").json();
+    let mut instances = BTreeSet::new();
+    for target in targets.as_array().expect("a list") {
+        let labels = &target["labels"];
+        let path = labels["__metrics_path__"].as_str().expect("a path");
+        let metrics = http.get(path).expect("a response");
+        assert_eq!(metrics.status, 200, "{path}: {}", metrics.text);
+        let prefix = match labels["component"].as_str() {
+            Some("control-plane") => "rooflet_apiserver_requests_total",
+            Some("gateway") => "rooflet_gateway_requests_total",
+            Some("agent") => "rooflet_agent_replicas",
+            Some("worker") => "rooflet_worker_running_requests",
+            _ => panic!("unknown component: {target}"),
+        };
+        assert!(metrics.text.contains(prefix), "{path} has no {prefix}");
+        instances.insert(labels["instance"].as_str().expect("a name").to_owned());
+    }
+    for expect in ["control-plane", "gateway", "mini-1", "mini-2", "real-1"] {
+        assert!(instances.contains(expect), "{expect}: {instances:?}");
+    }
+    let workers: Vec<_> = instances.iter().filter(|name| name.contains('/')).collect();
+    assert!(
+        workers.len() == 1 && workers[0].starts_with("default/guide-"),
+        "{instances:?}"
+    );
+
+    // The token cannot write, and another account cannot read.
+    let verbs = ["create", "patch", "delete"];
+    for verb in verbs {
+        let question = format!("auth can-i {verb} fleetnodes --as=system:serviceaccount:default:prometheus");
+        cluster.kubectl.run(&question).expect_failure();
+    }
+    cluster.kubectl.run("create serviceaccount other").ok();
+    let other = cluster.kubectl.run("create token other").ok();
+    let http = client(&cluster, other.trim());
+    for path in [
+        "/monitoring/targets",
+        "/monitoring/metrics/control-plane",
+        "/monitoring/metrics/gateway",
+        "/monitoring/metrics/agents/mini-1",
+    ] {
+        assert_eq!(http.get(path).expect("a response").status, 403, "{path}");
+    }
+}
+
+/// Returns a program of the directory that `cargo xtask monitoring` provides.
+fn prometheus() -> Option<PathBuf> {
+    let directory = std::env::var_os("ROOFLET_PROMETHEUS_DIR");
+    if directory.is_none() {
+        not_run("the Prometheus that `cargo xtask monitoring` provides");
+    }
+    Some(Path::new(&directory?).join("prometheus"))
+}
+
+/// Query of a panel.
+struct Query {
+    at: String,
+    text: String,
+    may_be_empty: bool,
+}
+
+/// Returns the queries of all dashboards, for all values of their variables.
+fn queries() -> Vec<Query> {
+    let directory = repository("manifests/monitoring/dashboards");
+    let mut queries = Vec::new();
+    for entry in std::fs::read_dir(directory).expect("the dashboards") {
+        let path = entry.expect("a readable directory").path();
+        let text = std::fs::read_to_string(&path).expect("a readable file");
+        let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let variables: Vec<_> = list(&dashboard["templating"]["list"]);
+        for panel in list(&dashboard["panels"]) {
+            for target in list(&panel["targets"]) {
+                let query = target["expr"].as_str().expect("a query");
+                let mut text = query.replace("$__rate_interval", "5m");
+                for variable in &variables {
+                    let name = variable["name"].as_str().expect("a name");
+                    text = text.replace(&format!("\"${name}\""), "\".*\"");
+                }
+                let description = panel["description"].as_str().unwrap_or_default();
+                queries.push(Query {
+                    at: format!("{}: {}", dashboard["title"], panel["title"]),
+                    text,
+                    may_be_empty: description.contains(EMPTY_WITHOUT),
+                });
+            }
+        }
+    }
+    assert!(queries.len() > 20, "{} queries", queries.len());
+    queries
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[test]
+fn prometheus_finds_the_fleet_and_every_panel_has_data() {
+    let Some(program) = prometheus() else { return };
+    let Some((cluster, _agent)) = fleet() else { return };
+    let scratch = &cluster.scratch;
+    let credentials = scratch.write("prometheus-token", &token(&cluster));
+    let rules = repository("manifests/monitoring/alerts.yaml");
+    let authorization = format!("{{credentials_file: {}}}", credentials.display());
+    let config = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+         rule_files: [{}]\n\
+         scrape_configs:\n\
+         - job_name: rooflet\n  authorization: {authorization}\n  http_sd_configs:\n  \
+           - {{url: '{}/monitoring/targets', refresh_interval: 1s, authorization: {authorization}}}\n",
+        rules.display(),
+        cluster.web
+    );
+    let config = scratch.write("prometheus.yml", &config);
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut command = Command::new(program);
+    command
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", scratch.join("tsdb").display()))
+        .arg(format!("--web.listen-address={address}"));
+    let server = Process::run(&mut command, &scratch.join("prometheus.log"));
+    let http = Http::new(format!("http://{address}"));
+    let get = |path: &str| match http.get(path) {
+        Ok(response) if response.status == 200 => Ok(response.json()),
+        Ok(response) => Err(format!("{path}: {} {}", response.status, response.text)),
+        Err(why) => Err(format!("{why}\n{}", server.log())),
+    };
+
+    eventually("six targets that are up", || {
+        let found = get("/api/v1/targets?state=active")?;
+        let targets = found["data"]["activeTargets"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let up = targets.iter().filter(|target| target["health"] == "up").count();
+        match (targets.len(), up) {
+            (6, 6) => Ok(()),
+            _ => Err(found.to_string()),
+        }
+    });
+    for query in queries() {
+        let path = format!("/api/v1/query?query={}", encoded(&query.text));
+        eventually(&format!("data of the panel {}", query.at), || {
+            let found = get(&path)?;
+            let is_empty = found["data"]["result"].as_array().is_none_or(Vec::is_empty);
+            match is_empty && !query.may_be_empty {
+                true => Err(query.text.clone()),
+                false => Ok(()),
+            }
+        });
+    }
+    let rules = eventually("the rules", || {
+        let found = get("/api/v1/rules")?;
+        let rules = found["data"]["groups"][0]["rules"].as_array().cloned();
+        let rules = rules.unwrap_or_default();
+        let is_evaluated = rules.iter().all(|rule| rule["health"] == "ok");
+        match is_evaluated && !rules.is_empty() {
+            true => Ok(rules),
+            false => Err(found.to_string()),
+        }
+    });
+    for rule in rules {
+        assert_ne!(rule["state"], "firing", "a healthy fleet has no alert: {rule}");
+    }
+}
