@@ -235,6 +235,7 @@ fn conforms(http: &Http, model: &str) {
 
     probabilities_conform(http, model, &text);
     tokens_and_vectors_conform(http, model);
+    further_parameters_conform(http, model);
     structure_conforms(http, model);
 
     // Invalid requests are rejected with an error that names the cause.
@@ -456,6 +457,51 @@ fn probabilities_conform(http: &Http, model: &str, text: &str) {
             .iter()
             .all(|score| score.as_f64().is_some_and(|score| score <= 0.0))
     );
+}
+
+/// Checks vLLM's parameters, and the names of ignored ones.
+fn further_parameters_conform(http: &Http, model: &str) {
+    let stops: Vec<String> = (0..64).map(|number| format!("never {number}")).collect();
+    let request = json!({"model": model, "prompt": [5, 6, 7, 8], "max_tokens": 4, "temperature": 0, "stop": stops,
+        "truncate_prompt_tokens": 3, "return_token_ids": true, "prompt_logprobs": 1, "keep_alive": "5m", "ttl": 60});
+    let answer = http.post("/v1/completions", &request).expect("a response");
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(answer.headers["x-rooflet-ignored-fields"], "keep_alive, ttl");
+    let choice = &answer.json()["choices"][0];
+    assert_eq!(choice["prompt_token_ids"], json!([6, 7, 8]));
+    let logprobs = choice["prompt_logprobs"].as_array().expect("a list");
+    assert_eq!((logprobs.len(), &logprobs[0]), (3, &json!(null)));
+    assert!(
+        logprobs[1]["7"]["rank"].as_u64().is_some_and(|rank| rank >= 1),
+        "{choice}"
+    );
+    let streaming = chat(
+        model,
+        json!({"stream": true, "ttl": 60, "return_token_ids": true}),
+    );
+    let streamed = http.post("/v1/chat/completions", &streaming).expect("a response");
+    assert_eq!(streamed.headers["x-rooflet-ignored-fields"], "ttl");
+    let grammar = r#"root ::= chip (", " chip)*
+        chip ::= "M" [1-5] (" Pro" | " Max")?"#;
+    let grammar = json!({"max_tokens": 40, "structured_outputs": {"grammar": grammar}});
+    let whole = post_json(http, "/v1/chat/completions", &chat(model, grammar));
+    let text = whole["choices"][0]["message"]["content"].as_str().expect("text");
+    assert!(text.starts_with('M'), "{text}");
+    for (field, value) in [
+        ("suffix", json!("x")),
+        ("options", json!({"num_ctx": 5})),
+        ("guided_grammar", json!("root ::= root")),
+        ("chat_template", json!("{{ messages }}")),
+    ] {
+        let mut body = json!({"model": model, "prompt": "a", "max_tokens": 1});
+        body[field] = value;
+        let rejected = http.post("/v1/completions", &body).expect("a response");
+        let param = rejected.json()["error"]["param"].clone();
+        assert_eq!((rejected.status, param), (400, json!(field)), "{}", rejected.text);
+    }
+    let load = http.get("/load").expect("a response").json();
+    assert!(load["server_load"].is_u64(), "{load}");
+    assert_eq!(http.get("/ping").expect("a response").status, 200);
 }
 
 fn tokens_and_vectors_conform(http: &Http, model: &str) {

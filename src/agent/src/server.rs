@@ -116,6 +116,7 @@ pub(crate) fn router(app: App, origin_rules: Arc<OriginRules>) -> Router {
         .route("/v1/models/{*model}", get(show_model))
         .route("/openapi.json", get(openapi::show))
         .route("/health", get(health))
+        .route("/ping", get(health).post(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(route_by_model));

@@ -51,7 +51,7 @@ use rooflet_pki::{API_KEY_PREFIX, ApiKeySecret};
 /// Anthropic's header of the key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Paths that answer without a key: they show nothing of models and clients.
-const OPEN_PATHS: [&str; 4] = ["/health", "/ready", "/version", "/openapi.json"];
+const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/openapi.json"];
 /// Path that answers without a key to programs of this machine only.
 const METRICS_PATH: &str = "/metrics";
 

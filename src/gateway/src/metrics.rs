@@ -118,6 +118,11 @@ impl GatewayMetrics {
         self.ejected.set(count(ejected));
     }
 
+    /// Returns the number of requests in progress.
+    pub(super) fn outstanding(&self) -> i64 {
+        self.outstanding.get()
+    }
+
     pub(super) fn set_body_bytes(&self, bytes: usize) {
         self.body_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }

@@ -116,6 +116,11 @@ impl Gateway {
         self.table_rx.latest().is_some()
     }
 
+    /// Returns the number of requests in progress, including queued ones.
+    pub(super) fn load(&self) -> i64 {
+        self.metrics.outstanding()
+    }
+
     pub(super) fn render_metrics(&self) -> String {
         self.metrics.set_body_bytes(self.body_room.kept());
         render(&self.registry)

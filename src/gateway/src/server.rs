@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Router};
+use axum::{Extension, Json, Router};
 use http::{StatusCode, header};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
@@ -30,7 +30,9 @@ pub(super) fn router(gateway: Arc<Gateway>, origin_rules: Arc<OriginRules>) -> R
         .route("/v1/responses/{id}", get(kept).delete(kept))
         .route("/v1/responses/{id}/input_items", get(kept))
         .route("/openapi.json", get(openapi::show))
-        .route("/health", get(|| async { "ok\n" }))
+        .route("/health", get(ping))
+        .route("/ping", get(ping).post(ping))
+        .route("/load", get(load))
         .route("/ready", get(ready))
         .route("/metrics", get(show_metrics));
     let by_model = |routes: Router<_>, path: &str| routes.route(path, post(forward));
@@ -94,6 +96,15 @@ async fn kept(
     request: Request,
 ) -> Result<Response, ApiError> {
     gateway.kept(request, &id).await
+}
+
+async fn ping() -> &'static str {
+    "ok\n"
+}
+
+/// Handles `GET /load`: the number of requests in progress, in vLLM's format.
+async fn load(State(gateway): State<Arc<Gateway>>) -> Json<serde_json::Value> {
+    Json(serde_json::json!({"server_load": gateway.load()}))
 }
 
 async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str) {

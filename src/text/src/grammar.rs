@@ -1,4 +1,4 @@
-//! Grammars over bytes, built from JSON Schemas, regular expressions and literals, and the logits
+//! Grammars over bytes, built from JSON Schemas, regular expressions, EBNF and literals, and the logits
 //! masks that restrict an answer to a grammar.
 //!
 //! A grammar is a graph of nodes. A byte node leads to the next node. Rules are called and return,
@@ -9,6 +9,7 @@ pub mod answer_format;
 pub mod bench;
 pub mod constraint;
 mod disjoint;
+mod ebnf;
 mod formats;
 mod json;
 mod json_schema;

@@ -6,30 +6,35 @@ mod chat_format;
 mod constraint;
 mod defaults;
 mod description;
+mod embedding_size;
+mod infill;
 mod open_message;
 mod system_messages;
 mod template_file;
+mod text;
+mod truncation;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use camino::Utf8Path;
 use jiff::Zoned;
+use serde_json::Value;
 
 use self::chat_format::{ChatFormat, ChatFormats};
 use self::constraint::ConstraintCache;
 use self::defaults::SamplingDefaults;
+use self::embedding_size::EmbeddingSizes;
 use self::system_messages::merge_system_messages;
 use self::template_file::{read_json, read_tokenizer_config};
 use crate::batch::thinking::ThinkingBudget;
-use crate::batch::transcript::chars_before;
 use crate::sampling::adjustment::Penalties;
 use crate::sampling::sampler::Sampling;
 use rooflet_artifact::model_dir::{InspectModelError, read_bounded};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::Overrun;
 use rooflet_inference_api::openai::json::{Json, Members};
-use rooflet_inference_api::openai::request::{ChatRequest, Options, Prompt, PromptEnd, Stopping};
+use rooflet_inference_api::openai::request::{ChatRequest, Options, PromptEnd, Stopping};
 use rooflet_inference_api::openai::tools::{ToolChoice, Tools};
 use rooflet_model::config::ModelConfig;
 use rooflet_model::fields::MAX_CONFIG_BYTES;
@@ -39,7 +44,7 @@ use rooflet_text::grammar::constraint::Constraint;
 use rooflet_text::grammar::vocabulary::Vocabulary;
 use rooflet_text::reasoning::ReasoningMarkers;
 use rooflet_text::template::{RenderInput, TemplateError};
-use rooflet_text::tokenizer::{DecodeError, Tokenizer, TokenizerError};
+use rooflet_text::tokenizer::{Tokenizer, TokenizerError};
 use rooflet_text::tool_calls::tool_prompt;
 use rooflet_text::tool_calls::tool_prompt::PromptRole;
 use rooflet_text::tool_calls::{ToolFormat, glm};
@@ -76,6 +81,10 @@ pub(crate) struct ValidRequest {
     pub sampling: Sampling,
     /// Number of most probable tokens to return per token. `None`: no logprobs.
     pub logprobs: Option<usize>,
+    /// Number of most probable tokens to return per prompt token. `None`: no prompt logprobs.
+    pub prompt_logprobs: Option<usize>,
+    /// True if the events of the answer contain its token ids.
+    pub returns_token_ids: bool,
     /// Priority of scheduling; lower values run first, as in vLLM.
     pub priority: i32,
     /// True for the first choice of a prompt.
@@ -126,6 +135,8 @@ impl ValidRequest {
             let mut request = self.clone();
             request.sampling.seed = self.sampling.seed_of_choice(index);
             request.is_first_choice = index == 0;
+            // All choices have the same prompt.
+            request.prompt_logprobs = self.prompt_logprobs.filter(|_| index == 0);
             request
         };
         (0..n).map(choice).collect()
@@ -213,6 +224,9 @@ pub(crate) struct Prompter {
     /// Chat templates. `None`: the model does not support chats.
     formats: Option<ChatFormats>,
     defaults: SamplingDefaults,
+    embedding_sizes: EmbeddingSizes,
+    /// Content of `tokenizer_config.json`.
+    tokenizer_config: Option<Value>,
     vocab_size: u32,
     /// Vocabulary for grammars, built by the first request that needs it. `None`: the tokenizer
     /// does not support grammars.
@@ -255,6 +269,11 @@ impl Prompter {
             formats: ChatFormats::load(dir, tokenizer_config.as_ref(), &tokenizer)?,
             tokenizer,
             defaults: SamplingDefaults::new(generation_config.as_ref()),
+            embedding_sizes: EmbeddingSizes::new(
+                read_json(dir, "config.json")?.as_ref(),
+                config.dimensions.hidden as usize,
+            ),
+            tokenizer_config,
             vocab_size: config.dimensions.vocabulary,
             vocabulary: OnceLock::new(),
             constraints: ConstraintCache::default(),
@@ -279,8 +298,9 @@ impl Prompter {
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
         let text = self.render_chat(chat, now)?;
-        self.check_length("messages", &text)?;
-        let prompt = self.encode_chat_text(&text)?;
+        let kept = self.kept_tokens(options.tokens.truncation, options.max_tokens.unwrap_or(1))?;
+        let encode = |text: &str| self.tokenizer.encode_chat(text);
+        let prompt = self.encode_last("messages", &text, kept, &[], encode)?;
         let request = self.build_request("messages", prompt, options, self.context_tokens())?;
         let format = self.chat_format(chat.tools)?;
         let mut shape = format.answer_shape(&text, chat);
@@ -340,14 +360,9 @@ impl Prompter {
     /// Returns the prompt tokens of a conversation.
     pub(crate) fn chat_tokens(&self, chat: Chat<'_>, now: &Zoned) -> Result<Vec<u32>, ApiError> {
         let text = self.render_chat(chat, now)?;
-        self.check_length("messages", &text)?;
-        self.encode_chat_text(&text)
-    }
-
-    fn encode_chat_text(&self, text: &str) -> Result<Vec<u32>, ApiError> {
-        self.tokenizer
-            .encode_chat(text)
-            .map_err(|err| ApiError::invalid_value("messages", err.to_string()))
+        self.encode_last("messages", &text, None, &[], |text| {
+            self.tokenizer.encode_chat(text)
+        })
     }
 
     /// Rejects texts of more than [`MAX_UNCOUNTED_BYTES`] that are clearly longer than the context.
@@ -463,97 +478,17 @@ impl Prompter {
         self.tokenizer.special_tokens(&markers)
     }
 
-    /// Validates a request of `/v1/completions`. If `echo` is set, the answer starts with the
-    /// prompt.
-    pub(crate) fn text(
-        &self,
-        prompt: &Prompt,
-        echo: bool,
-        options: &Options,
-    ) -> Result<ValidRequest, ApiError> {
-        let param = "prompt";
-        // Text completions have neither reasoning nor tool calls.
-        let shape = AnswerShape {
-            reasoning: None,
-            tool_format: ToolFormat::Tagged,
-            tools: None,
+    /// Returns `tokenizer_config.json` with the source of the default chat template.
+    pub(crate) fn tokenizer_info(&self) -> Value {
+        let mut info = match &self.tokenizer_config {
+            Some(Value::Object(config)) => config.clone(),
+            Some(_) | None => serde_json::Map::new(),
         };
-        let constraint = self.constraint(options.format.as_ref(), None, &shape)?;
-        if !echo {
-            let tokens = self.tokens(param, prompt)?;
-            let request = self.build_request(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
-            return Ok(ValidRequest {
-                continues_prompt: true,
-                constraint,
-                ..request
-            });
+        if let Some(formats) = &self.formats {
+            let source = formats.select(None).template.source();
+            info.insert("chat_template".to_owned(), source.into());
         }
-        let (tokens, echo) = match prompt {
-            Prompt::Text(text) => {
-                self.check_length(param, text)?;
-                let (tokens, offsets) = self
-                    .tokenizer
-                    .encode_prompt_with_offsets(text)
-                    .map_err(|err| ApiError::invalid_value(param, err.to_string()))?;
-                let text = text.clone();
-                (tokens, Echo { text, offsets })
-            }
-            Prompt::Tokens(tokens) => {
-                let echo = self.echo_tokens(tokens);
-                (
-                    tokens.clone(),
-                    echo.map_err(|err| ApiError::invalid_value(param, err.to_string()))?,
-                )
-            }
-        };
-        let request = self.build_request(param, tokens, options, DEFAULT_COMPLETION_TOKENS)?;
-        Ok(ValidRequest {
-            prompt_use: PromptUse::Echo(echo),
-            continues_prompt: true,
-            constraint,
-            ..request
-        })
-    }
-
-    pub(crate) fn embedding(&self, input: &Prompt) -> Result<ValidRequest, ApiError> {
-        let param = "input";
-        let tokens = self.tokens(param, input)?;
-        let options = Options {
-            max_tokens: Some(0),
-            ..Options::default()
-        };
-        let request = self.build_request(param, tokens, &options, 0)?;
-        Ok(ValidRequest {
-            prompt_use: PromptUse::Embed,
-            ..request
-        })
-    }
-
-    fn tokens(&self, param: &str, prompt: &Prompt) -> Result<Vec<u32>, ApiError> {
-        match prompt {
-            Prompt::Text(text) => {
-                self.check_length(param, text)?;
-                self.tokenizer
-                    .encode_prompt(text)
-                    .map_err(|err| ApiError::invalid_value(param, err.to_string()))
-            }
-            Prompt::Tokens(tokens) => Ok(tokens.clone()),
-        }
-    }
-
-    fn echo_tokens(&self, tokens: &[u32]) -> Result<Echo, DecodeError> {
-        let mut detokenizer = Detokenizer::new(&self.tokenizer, &Arc::default());
-        let mut echo = Echo::default();
-        let mut chars = 0;
-        for token in tokens {
-            let text = detokenizer.push(&self.tokenizer, *token)?;
-            echo.offsets
-                .push(chars + chars_before(&text, &self.tokenizer, *token));
-            chars += text.chars().count();
-            echo.text.push_str(&text);
-        }
-        echo.text.push_str(&detokenizer.flush(&self.tokenizer)?);
-        Ok(echo)
+        Value::Object(info)
     }
 
     pub(crate) fn check_tokens<'a>(
@@ -630,6 +565,8 @@ impl Prompter {
                 seed: sampling.seed.unwrap_or_else(rand::random),
             },
             logprobs: options.logprobs,
+            prompt_logprobs: options.tokens.prompt_logprobs,
+            returns_token_ids: options.tokens.return_ids,
             priority: options.priority,
             is_first_choice: true,
             cache_salt: options.cache_salt.clone(),

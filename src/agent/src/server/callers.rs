@@ -25,7 +25,7 @@ enum Area {
 impl Area {
     fn of(path: &str) -> Self {
         match path {
-            "/health" | "/ready" | "/metrics" | "/openapi.json" => Self::Status,
+            "/health" | "/ping" | "/ready" | "/metrics" | "/openapi.json" => Self::Status,
             path if path.starts_with("/replicas/")
                 && path.ends_with("/logs")
                 && !path.contains("/proxy/") =>

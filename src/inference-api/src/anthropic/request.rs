@@ -9,7 +9,8 @@ use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::message::ends_with_assistant;
 use crate::openai::request::fields::Fields;
-use crate::openai::request::stopping::parse_strings;
+use crate::openai::request::ignored::IgnoredFields;
+use crate::openai::request::stopping::{MAX_STOP_STRINGS, parse_strings};
 use crate::openai::request::{ChatRequest, Options, parse_model, template};
 use crate::openai::response_format::{ContentFormat, ResponseFormat};
 use crate::openai::tools;
@@ -54,8 +55,6 @@ const UNSUPPORTED: &[&str] = &[
     THREAD,
 ];
 
-const MAX_STOP_SEQUENCES: usize = 16;
-
 /// Request of both endpoints.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagesRequest {
@@ -73,11 +72,13 @@ impl MessagesRequest {
 
     /// Parses a request of `count_tokens`, in which `max_tokens` is optional.
     pub fn parse_countable(body: &[u8]) -> Result<Self, ApiError> {
-        let (mut ordered, fields) = Fields::split(body, ORDERED)?;
+        let (mut ordered, mut fields) = Fields::split(body, ORDERED)?;
+        let ignored = IgnoredFields::take_from(&mut fields);
         check_parameters(&fields)?;
         let mut options = Options::parse(&fields, 1)?;
+        options.ignored = ignored;
         fields.read("stop_sequences", "a list of strings", Value::as_array)?;
-        options.stopping.strings = parse_strings(&fields, "stop_sequences", MAX_STOP_SEQUENCES)?;
+        options.stopping.strings = parse_strings(&fields, "stop_sequences", MAX_STOP_STRINGS)?;
         let output = Output::parse(ordered.remove("output_config"), ordered.remove("output_format"))?;
         options.format = output.format;
         let (template_variables, thinking_tokens) = parse_thinking(&fields, output.effort)?;

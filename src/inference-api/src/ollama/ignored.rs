@@ -1,9 +1,8 @@
 //! Fields of a request that have no effect on this server. A response header names them.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 
-/// Response: names of ignored fields, separated by commas.
-pub(super) const HEADER: HeaderName = HeaderName::from_static("x-rooflet-ignored-fields");
+use crate::openai::request::ignored::IGNORED_FIELDS;
 
 /// Maximum number of names, and of bytes of a name. Names come from the client.
 const MAX_NAMES: usize = 32;
@@ -27,7 +26,7 @@ impl IgnoredFields {
         if let Ok(names) = HeaderValue::from_str(&self.0.join(", "))
             && !self.0.is_empty()
         {
-            headers.insert(HEADER, names);
+            headers.insert(IGNORED_FIELDS, names);
         }
     }
 }
@@ -53,6 +52,6 @@ mod tests {
             ignored.add(name.to_owned());
         }
         ignored.set_header(&mut headers);
-        assert_eq!(headers[HEADER], "keep_alive, options.num_ctx");
+        assert_eq!(headers[IGNORED_FIELDS], "keep_alive, options.num_ctx");
     }
 }

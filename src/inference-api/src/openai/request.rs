@@ -4,12 +4,14 @@
 
 pub mod embeddings;
 pub mod fields;
+pub mod ignored;
 pub mod logprobs;
 mod options;
 mod prompt;
 mod sampling;
 pub mod stopping;
 pub mod template;
+pub mod token_options;
 pub mod tokenize;
 
 use std::fmt;
@@ -20,10 +22,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use self::fields::Fields;
+use self::ignored::IgnoredFields;
 pub use self::options::{Options, StreamUsage};
 pub use self::prompt::Prompt;
 pub use self::sampling::SamplingOptions;
 pub use self::stopping::Stopping;
+use self::token_options::TokenOptions;
 use super::MAX_COMPLETIONS;
 use super::error::ApiError;
 use super::json::{Json, Members};
@@ -56,6 +60,8 @@ pub struct TextRequest {
     pub prompts: Vec<Prompt>,
     /// Number of choices for each prompt; at least 1.
     pub n: usize,
+    /// Text after the answer: the answer fills the gap between prompt and suffix. Not empty.
+    pub suffix: Option<String>,
     /// True if the response repeats the prompt before the answer.
     pub echo: bool,
     pub options: Options,
@@ -84,7 +90,6 @@ const UNSUPPORTED: &[&str] = &[
     "moderation",
     "prediction",
     "prompt_cache_options",
-    "suffix",
     "verbosity",
     "web_search_options",
     "bad_words",
@@ -93,12 +98,8 @@ const UNSUPPORTED: &[&str] = &[
     "include_reasoning",
     "include_stop_str_in_output",
     "length_penalty",
-    "prompt_logprobs",
-    "return_token_ids",
-    "return_tokens_as_token_ids",
     "skip_special_tokens",
     "spaces_between_special_tokens",
-    "truncate_prompt_tokens",
     "use_beam_search",
 ];
 
@@ -118,10 +119,15 @@ impl ChatRequest {
             template_variables,
             tools,
             formats,
-            fields,
+            mut fields,
         } = Body::parse(body)?;
-        check_parameters(&fields, &[Self::NAMES, template::NAMES, tools::NAMES])?;
+        let ignored = IgnoredFields::take_from(&mut fields);
+        check_parameters(
+            &fields,
+            &[Self::NAMES, TokenOptions::NAMES, template::NAMES, tools::NAMES],
+        )?;
         let mut options = Options::parse(&fields, 1)?;
+        options.ignored = ignored;
         if let Some(max_tokens) = fields.integer("max_completion_tokens", 1, usize::MAX)? {
             options.stopping.check_length(Some(max_tokens))?;
             options.max_tokens = Some(max_tokens);
@@ -147,7 +153,7 @@ impl ChatRequest {
 
 impl TextRequest {
     /// Parameters of this endpoint only.
-    const NAMES: &[&str] = &["best_of", "echo", "logprobs", "prompt"];
+    const NAMES: &[&str] = &["best_of", "echo", "logprobs", "prompt", "suffix"];
 
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let Body {
@@ -155,7 +161,7 @@ impl TextRequest {
             template_variables,
             tools,
             formats,
-            fields,
+            mut fields,
         } = Body::parse(body)?;
         if tools.is_some_and(|tools| tools != Json::Null) {
             return Err(ApiError::unknown_parameter("tools"));
@@ -166,20 +172,24 @@ impl TextRequest {
         if template_variables.is_some() {
             return Err(ApiError::unknown_parameter("chat_template_kwargs"));
         }
-        check_parameters(&fields, &[Self::NAMES])?;
+        let ignored = IgnoredFields::take_from(&mut fields);
+        check_parameters(&fields, &[Self::NAMES, TokenOptions::NAMES])?;
         let prompts = Prompt::parse_all(&fields, "prompt", MAX_COMPLETIONS)?;
         let echo = fields.boolean("echo")?.unwrap_or(false);
         // With `max_tokens` of 0, the response has only the prompt and its logprobs.
         let least_tokens = usize::from(!echo);
         let mut options = Options::parse(&fields, least_tokens)?;
+        options.ignored = ignored;
         options.logprobs = logprobs::of_text(&fields)?;
         options.format = ResponseFormat::parse(&formats)?;
+        let suffix = parse_suffix(&fields, &prompts, &options, echo)?;
         let n = parse_n(&fields, prompts.len())?;
         check_best_of(&fields, n)?;
         Ok(Self {
             model: parse_model(&fields)?,
             n,
             prompts,
+            suffix,
             echo,
             options,
         })
@@ -293,7 +303,6 @@ fn has_no_effect(name: &str, value: &Value) -> bool {
         ("function_call", Value::String(choice)) => choice == "none" || choice == "auto",
         // Default behaviour of models.
         ("verbosity", Value::String(word)) => word == "medium",
-        ("suffix", Value::String(suffix)) => suffix.is_empty(),
         ("functions", Value::Array(list)) => list.is_empty(),
         ("modalities", Value::Array(list)) => list.iter().all(|kind| kind == "text"),
         ("bad_words", Value::Array(list)) => list.is_empty(),
@@ -302,13 +311,7 @@ fn has_no_effect(name: &str, value: &Value) -> bool {
             "include_reasoning" | "skip_special_tokens" | "spaces_between_special_tokens",
             Value::Bool(usual),
         ) => *usual,
-        (
-            "include_stop_str_in_output"
-            | "return_token_ids"
-            | "return_tokens_as_token_ids"
-            | "use_beam_search",
-            Value::Bool(asked),
-        ) => !asked,
+        ("include_stop_str_in_output" | "use_beam_search", Value::Bool(asked)) => !asked,
         ("prompt_cache_options", Value::Object(options)) => options.is_empty(),
         (_, Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_)) => {
             false
@@ -375,6 +378,31 @@ fn parse_n(fields: &Fields, prompts: usize) -> Result<usize, ApiError> {
         ));
     }
     Ok(n)
+}
+
+/// Parses the text after the answer. An empty suffix has no effect.
+fn parse_suffix(
+    fields: &Fields,
+    prompts: &[Prompt],
+    options: &Options,
+    echo: bool,
+) -> Result<Option<String>, ApiError> {
+    const NAME: &str = "suffix";
+    let Some(suffix) = fields.text(NAME)?.filter(|suffix| !suffix.is_empty()) else {
+        return Ok(None);
+    };
+    let combined =
+        |with: &str| ApiError::invalid_value(NAME, format!("'suffix' cannot be combined with {with}."));
+    if prompts.iter().any(|prompt| matches!(prompt, Prompt::Tokens(_))) {
+        return Err(combined("a prompt of token ids"));
+    }
+    if echo {
+        return Err(combined("'echo'"));
+    }
+    if options.tokens.truncation.is_some() {
+        return Err(combined("'truncate_prompt_tokens'"));
+    }
+    Ok(Some(suffix.to_owned()))
 }
 
 /// Checks `best_of`. All completions are returned: none is generated only for comparison.

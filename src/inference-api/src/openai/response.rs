@@ -5,7 +5,7 @@ pub mod logprobs;
 
 use serde::Serialize;
 
-use self::logprobs::{ChatLogprobs, TextLogprobs};
+use self::logprobs::{ChatLogprobs, PromptLogprobs, TextLogprobs};
 
 /// Reason for the end of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -95,6 +95,12 @@ pub struct ChatCompletion<'a> {
     pub envelope: &'a Envelope,
     pub choices: Vec<ChatChoice>,
     pub usage: Usage,
+    /// vLLM's extension, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
+    /// vLLM's extension, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -105,6 +111,9 @@ pub struct ChatChoice {
     pub finish_reason: FinishReason,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    /// All generated tokens, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -218,6 +227,7 @@ impl ChatChoice {
             logprobs,
             finish_reason,
             stop_reason,
+            token_ids: None,
         }
     }
 }
@@ -228,6 +238,9 @@ pub struct ChatChunk<'a> {
     #[serde(flatten)]
     pub envelope: &'a Envelope,
     pub choices: Vec<ChatChunkChoice>,
+    /// Tokens of the prompt, in the first chunk only, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
     /// Absent unless the client requested it; null in every chunk but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
@@ -241,6 +254,9 @@ pub struct ChatChunkChoice {
     pub finish_reason: Option<FinishReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    /// Tokens since the choice's last chunk, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -264,7 +280,7 @@ pub struct TextCompletion<'a> {
     pub usage: Usage,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct TextChoice {
     pub index: usize,
     pub text: String,
@@ -272,6 +288,14 @@ pub struct TextChoice {
     pub finish_reason: Option<FinishReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    /// Generated tokens, in a stream those since the choice's last chunk, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+    /// Tokens of the prompt, in a stream in the choice's first chunk only, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs>,
 }
 
 /// Event of a streamed completion.
@@ -313,6 +337,8 @@ mod tests {
                 None,
             )],
             usage: Usage::new(3, 2).with_cached_tokens(1),
+            prompt_logprobs: None,
+            prompt_token_ids: None,
         };
         assert_eq!(
             serde_json::to_value(body).unwrap(),
@@ -325,6 +351,26 @@ mod tests {
                           "completion_tokens_details": {"reasoning_tokens": 0}}
             })
         );
+    }
+
+    /// The format is that of vLLM's OpenAI-compatible server.
+    #[test]
+    fn prompt_logprobs_are_objects_by_token_id() {
+        let logprob = |token: &str, rank| logprobs::RankedLogprob {
+            logprob: -0.5,
+            rank,
+            decoded_token: token.to_owned(),
+        };
+        let prompt: PromptLogprobs = vec![
+            None,
+            Some(logprobs::PromptLogprob(vec![
+                (7, logprob("b", 3)),
+                (2, logprob("a", 1)),
+            ])),
+        ];
+        let json = serde_json::to_string(&prompt).unwrap();
+        let own = r#"{"7":{"logprob":-0.5,"rank":3,"decoded_token":"b"},"2":{"logprob":-0.5,"rank":1,"decoded_token":"a"}}"#;
+        assert_eq!(json, format!("[null,{own}]"));
     }
 
     #[test]
@@ -354,6 +400,7 @@ mod tests {
             let chunk = ChatChunk {
                 envelope: &envelope,
                 choices: Vec::new(),
+                prompt_token_ids: None,
                 usage,
             };
             serde_json::to_value(chunk).unwrap().get("usage").cloned()

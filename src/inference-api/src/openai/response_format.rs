@@ -11,6 +11,7 @@ pub(super) const NAMES: &[&str] = &[
     "guided_json",
     "guided_regex",
     "guided_choice",
+    "guided_grammar",
 ];
 
 /// Maximum number of choices, as in vLLM.
@@ -34,6 +35,8 @@ pub enum ContentFormat {
     Pattern(String),
     /// Any of these texts.
     Choice(Vec<String>),
+    /// Text that matches the rule `root` of a grammar in EBNF.
+    Grammar(String),
 }
 
 impl ResponseFormat {
@@ -74,6 +77,9 @@ impl ResponseFormat {
                 }
             }),
             "regex" => ContentFormat::Pattern(value.as_str().ok_or_else(|| invalid("a string"))?.to_owned()),
+            "grammar" => {
+                ContentFormat::Grammar(value.as_str().ok_or_else(|| invalid("a string"))?.to_owned())
+            }
             "choice" => {
                 let expected = || invalid(&format!("a list of 1 to {MAX_CHOICES} strings, none empty"));
                 let Json::Array(texts) = value else {
@@ -172,7 +178,9 @@ fn parse_structured_outputs(value: &Json) -> Result<ResponseFormat, ApiError> {
         (Some((kind, value)), None) => ResponseFormat::of(kind, value, format!("{OWN}.{kind}")),
         (Some(_), Some(_)) | (None, _) => Err(ApiError::invalid_value(
             OWN,
-            format!("'{OWN}' must be an object with one of 'json', 'regex', 'choice' and 'json_object'."),
+            format!(
+                "'{OWN}' must be an object with one of 'json', 'regex', 'choice', 'grammar' and 'json_object'."
+            ),
         )),
     }
 }
@@ -221,6 +229,10 @@ mod tests {
             ),
             (r#"{"guided_choice": ["a", "b"]}"#, Some(choice())),
             (
+                r#"{"structured_outputs": {"grammar": "root ::= \"a\""}}"#,
+                Some(ContentFormat::Grammar("root ::= \"a\"".to_owned())),
+            ),
+            (
                 r#"{"guided_regex": "a+"}"#,
                 Some(ContentFormat::Pattern("a+".to_owned())),
             ),
@@ -265,8 +277,12 @@ mod tests {
                 "structured_outputs",
             ),
             (
-                r#"{"structured_outputs": {"grammar": "a"}}"#,
+                r#"{"structured_outputs": {"grammar": 1}}"#,
                 "structured_outputs.grammar",
+            ),
+            (
+                r#"{"structured_outputs": {"structural_tag": "a"}}"#,
+                "structured_outputs.structural_tag",
             ),
             (r#"{"guided_choice": []}"#, "guided_choice"),
             (r#"{"guided_choice": ["a", ""]}"#, "guided_choice"),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::ebnf::{EbnfError, ebnf_rule};
 use super::json::Rules;
 use super::json_schema::{SchemaError, schema_rule};
 use super::matcher::Automaton;
@@ -50,6 +51,8 @@ pub enum AnswerFormatError {
     Schema(#[from] SchemaError),
     #[error(transparent)]
     Pattern(#[from] RegexError),
+    #[error(transparent)]
+    Grammar(#[from] EbnfError),
     #[error("{err}")]
     Parameters { function: usize, err: SchemaError },
     #[error(transparent)]
@@ -119,6 +122,7 @@ impl Writer<'_, '_> {
                 };
                 rules.whole(&hir)?
             }
+            ContentFormat::Grammar(text) => ebnf_rule(self.builder, text)?,
             ContentFormat::Choice(texts) => {
                 let texts = texts.iter().map(|text| text.as_bytes().to_vec());
                 self.builder.one_of(texts.collect(), RETURN)

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::response::{IntoResponse as _, Response};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::api::app::App;
@@ -19,7 +20,8 @@ use crate::prompt::ValidRequest;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::request::Prompt;
 use rooflet_inference_api::openai::request::embeddings::EmbeddingsRequest;
-use rooflet_inference_api::openai::response::embeddings::EmbeddingList;
+use rooflet_inference_api::openai::request::token_options::Truncation;
+use rooflet_inference_api::openai::response::embeddings::{EmbeddingList, truncated};
 use rooflet_telemetry::trace;
 
 /// Maximum number of a request's inputs in the engine's queue, so that one request does not fill
@@ -29,32 +31,38 @@ const MAX_QUEUED_INPUTS: usize = 8;
 pub(crate) async fn embeddings(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<EmbeddingList>, ApiError> {
+) -> Result<Response, ApiError> {
     let (request, share) = body::parse(body, &app, |_, body| EmbeddingsRequest::parse(body)).await?;
     let EmbeddingsRequest {
         model,
         inputs,
         encoding,
+        dimensions,
+        truncation,
+        ignored,
     } = request;
     app.check_model(&model)?;
-    let (vectors, prompt_tokens) = embed_all(&app, inputs, share).await?;
-    Ok(Json(EmbeddingList::new(
-        app.name.clone(),
-        vectors,
-        encoding,
-        prompt_tokens,
-    )))
+    app.prompter.check_dimensions(dimensions)?;
+    let (mut vectors, prompt_tokens) = embed_all(&app, inputs, truncation, share).await?;
+    if let Some(dimensions) = dimensions {
+        let shortened = vectors.into_iter().map(|vector| truncated(vector, dimensions));
+        vectors = shortened.collect();
+    }
+    let list = EmbeddingList::new(app.name.clone(), vectors, encoding, prompt_tokens);
+    Ok(ignored.named_in(Json(list).into_response()))
 }
 
 /// Returns the embeddings of all inputs, and the total number of their tokens.
 pub(crate) async fn embed_all(
     app: &Arc<App>,
     inputs: Vec<Prompt>,
+    truncation: Option<Truncation>,
     share: BodyShare,
 ) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
     app.check_ready()?;
     let validate = move |app: &App| -> Result<Vec<ValidRequest>, ApiError> {
-        inputs.iter().map(|input| app.prompter.embedding(input)).collect()
+        let embedding = |input| app.prompter.embedding(input, truncation);
+        inputs.iter().map(embedding).collect()
     };
     let requests = share.run(false, app, validate).await?;
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();

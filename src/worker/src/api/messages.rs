@@ -32,17 +32,18 @@ pub(crate) async fn create(
     let (request, share) = body::parse(body, &app, |_, body| MessagesRequest::parse(body)).await?;
     let MessagesRequest { chat } = request;
     let stream = chat.options.stream;
+    let ignored = chat.options.ignored.clone();
     let (answer, submitted) = begin_chat(&app, chat, share).await?;
     let mut writer = MessageWriter::new(app.name.clone(), submitted.prompt_tokens, answer);
     if stream {
-        return Ok(stream::response(MessageFrames { writer }, submitted, false));
+        return Ok(ignored.named_in(stream::response(MessageFrames { writer }, submitted, false)));
     }
     let (answers, usage) = collect(submitted).await?;
     for (pieces, done) in answers {
         pieces.iter().for_each(|piece| drop(writer.push(piece)));
         drop(writer.finish(done, usage));
     }
-    Ok(Json(writer.into_message()).into_response())
+    Ok(ignored.named_in(Json(writer.into_message()).into_response()))
 }
 
 pub(crate) async fn count_tokens(

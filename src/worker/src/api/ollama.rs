@@ -174,7 +174,7 @@ async fn embed(
     let began = app.clock.instant();
     let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse(body)).await?;
     check_model(&app, &request.model)?;
-    let (embeddings, prompt_eval_count) = embed_all(&app, request.inputs, share).await?;
+    let (embeddings, prompt_eval_count) = embed_all(&app, request.inputs, None, share).await?;
     let embeddings = Embeddings {
         model: app.name.clone(),
         embeddings,
@@ -194,7 +194,7 @@ async fn embed_single(
 ) -> Result<Response, ApiError> {
     let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse_single(body)).await?;
     check_model(&app, &request.model)?;
-    let (embeddings, _) = embed_all(&app, request.inputs, share).await?;
+    let (embeddings, _) = embed_all(&app, request.inputs, None, share).await?;
     let embedding = embeddings.into_iter().next().unwrap_or_default();
     let mut response = Json(SingleEmbedding { embedding }).into_response();
     request.ignored.set_header(response.headers_mut());

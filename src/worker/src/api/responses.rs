@@ -21,7 +21,7 @@ use self::store::Stored;
 use self::writer::ResponseWriter;
 use crate::api::app::App;
 use crate::api::body;
-use crate::api::scores;
+use crate::api::scores::{self, TokenNames};
 use crate::api::stream::{self, Frames, event_frame};
 use crate::api::submission::{begin_chat, collect};
 use crate::batch::event::{Done, Piece};
@@ -48,6 +48,7 @@ pub(crate) async fn create(
         settings,
     } = request;
     let (stream, obfuscated) = (chat.options.stream, chat.options.obfuscated);
+    let ignored = chat.options.ignored.clone();
     let input_items = settings.store.then_some(items);
     let with_logprobs = chat.options.logprobs.is_some();
     let begun = begin_chat(&app, chat, share).await;
@@ -64,7 +65,7 @@ pub(crate) async fn create(
         input_items,
     };
     if stream {
-        return Ok(stream::response(frames, submitted, obfuscated));
+        return Ok(ignored.named_in(stream::response(frames, submitted, obfuscated)));
     }
     let (answers, usage) = collect(submitted).await?;
     for (pieces, done) in answers {
@@ -72,7 +73,7 @@ pub(crate) async fn create(
         drop(frames.writer.finish(&done, usage));
     }
     frames.store();
-    Ok(Json(frames.writer.response()).into_response())
+    Ok(ignored.named_in(Json(frames.writer.response()).into_response()))
 }
 
 /// Replaces the parameter name `messages` of a chat error by `input`.
@@ -174,10 +175,12 @@ struct ResponseFrames {
 
 impl ResponseFrames {
     fn push(&mut self, piece: &Piece) -> Vec<Event> {
-        let tokenizer = self.app.prompter.tokenizer();
+        let names = TokenNames {
+            tokenizer: self.app.prompter.tokenizer(),
+            by_id: false,
+        };
         let scores = piece.scores.iter();
-        let tokens =
-            scores.filter_map(|score| Some((score.offset, scores::content_logprob(tokenizer, score)?)));
+        let tokens = scores.filter_map(|score| Some((score.offset, scores::content_logprob(names, score)?)));
         self.writer.push(piece, tokens)
     }
 

@@ -1,31 +1,48 @@
 //! Conversion of token scores to the logprobs of the API, with token texts in place of IDs.
 
-use crate::batch::event::Score;
+use crate::batch::event::{PromptScore, Score};
 use rooflet_inference_api::openai::response::logprobs::{
-    ChatLogprobs, ContentLogprob, LogprobByToken, TextLogprobs, TokenLogprob,
+    ChatLogprobs, ContentLogprob, LogprobByToken, PromptLogprob, PromptLogprobs, RankedLogprob, TextLogprobs,
+    TokenLogprob,
 };
 use rooflet_text::tokenizer::Tokenizer;
 
+/// Names of tokens in logprobs: their texts, or `token_id:N`, as in vLLM.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TokenNames<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub by_id: bool,
+}
+
+impl TokenNames<'_> {
+    /// Returns `token_id:N`, or the text if tokens are not named by their ids.
+    fn name(&self, token: u32, text: impl FnOnce() -> String) -> String {
+        match self.by_id {
+            true => format!("token_id:{token}"),
+            false => text(),
+        }
+    }
+}
+
 /// Returns the logprobs of a chat choice.
 pub(crate) fn chat_logprobs<'a>(
-    tokenizer: &Tokenizer,
+    names: TokenNames<'_>,
     scores: impl Iterator<Item = &'a Score>,
 ) -> ChatLogprobs {
     ChatLogprobs {
-        content: scores
-            .filter_map(|score| content_logprob(tokenizer, score))
-            .collect(),
+        content: scores.filter_map(|score| content_logprob(names, score)).collect(),
         refusal: (),
     }
 }
 
 /// Returns the logprob of one token of a message; `None` for the end-of-text token, which is not
 /// part of the message.
-pub(crate) fn content_logprob(tokenizer: &Tokenizer, score: &Score) -> Option<ContentLogprob> {
+pub(crate) fn content_logprob(names: TokenNames<'_>, score: &Score) -> Option<ContentLogprob> {
+    let tokenizer = names.tokenizer;
     let token = |token: u32, logprob: f32| {
         let bytes = tokenizer.standalone_bytes(token);
         TokenLogprob {
-            token: String::from_utf8_lossy(&bytes).into_owned(),
+            token: names.name(token, || String::from_utf8_lossy(&bytes).into_owned()),
             logprob,
             bytes,
         }
@@ -53,10 +70,10 @@ fn token_text(spelled: &[u8]) -> String {
 
 /// Returns the logprobs of a completion, including an echoed prompt.
 pub(crate) fn text_logprobs<'a>(
-    tokenizer: &Tokenizer,
+    names: TokenNames<'_>,
     scores: impl Iterator<Item = &'a Score>,
 ) -> TextLogprobs {
-    let text = |token: u32| token_text(&tokenizer.standalone_bytes(token));
+    let text = |token: u32| names.name(token, || token_text(&names.tokenizer.standalone_bytes(token)));
     let mut logprobs = TextLogprobs::default();
     for score in scores {
         let by_token = |logprob: f32| {
@@ -81,4 +98,22 @@ pub(crate) fn text_logprobs<'a>(
         logprobs.text_offset.push(score.offset);
     }
     logprobs
+}
+
+/// Returns the logprobs of a prompt in vLLM's format.
+pub(crate) fn prompt_logprobs(tokenizer: &Tokenizer, scores: &[PromptScore]) -> PromptLogprobs {
+    let ranked = |token: u32, logprob: f32, rank: u32| RankedLogprob {
+        logprob,
+        rank,
+        decoded_token: String::from_utf8_lossy(&tokenizer.standalone_bytes(token)).into_owned(),
+    };
+    let entry = |score: &PromptScore| {
+        let (logprob, rank) = score.logprob?;
+        let own = (score.token, ranked(score.token, logprob, rank));
+        let top = (1..).zip(&score.top);
+        let others = top.filter(|(_, (token, _))| *token != score.token);
+        let others = others.map(|(rank, (token, logprob))| (*token, ranked(*token, *logprob, rank)));
+        Some(PromptLogprob(std::iter::once(own).chain(others).collect()))
+    };
+    scores.iter().map(entry).collect()
 }

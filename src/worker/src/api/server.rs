@@ -1,4 +1,4 @@
-//! Router of the worker's HTTP server, and handlers for models, health, status and metrics.
+//! Router of the worker's HTTP server, and handlers for models, health, load, status and metrics.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde_json::{Value, json};
 
 use crate::api::app::App;
 use crate::api::body::MAX_BODY_BYTES;
@@ -48,7 +49,10 @@ pub(crate) fn router(app: Arc<App>, origin_rules: Arc<OriginRules>) -> Router {
         .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
+        .route("/tokenizer_info", get(tokenizer_info))
+        .route("/load", get(load))
         .route("/health", get(health))
+        .route("/ping", get(health).post(health))
         .route("/ready", get(ready))
         .route("/status", get(status))
         .route("/metrics", get(metrics_text))
@@ -86,6 +90,18 @@ async fn health(State(app): State<Arc<App>>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, "the engine makes no progress\n").into_response();
     }
     "ok\n".into_response()
+}
+
+/// Handles `GET /load`: the number of requests that the engine runs or queues, in vLLM's format.
+async fn load(State(app): State<Arc<App>>) -> Json<Value> {
+    let requests = app.engine.state().requests();
+    Json(json!({"server_load": requests.running + requests.queued}))
+}
+
+/// Handles `GET /tokenizer_info`. `/tokenize` and `/detokenize` already return prompts that the
+/// chat template renders, so the endpoint has no separate switch.
+async fn tokenizer_info(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(app.prompter.tokenizer_info())
 }
 
 async fn ready(State(app): State<Arc<App>>) -> Response {

@@ -94,6 +94,8 @@ impl<F: Frames> Writer<F> {
             completions,
             prompt_tokens,
             choices_per_prompt,
+            // The frames have these tokens.
+            prompt_ids: _,
         } = submitted;
         let unfinished = completions.len();
         let mut events = SelectAll::new();
@@ -235,7 +237,7 @@ mod tests {
 
     use tokio::sync::{Semaphore, mpsc};
 
-    use super::chunks::{ChunkFrames, ChunkKind, ChunkUsage};
+    use super::chunks::{ChunkFrames, ChunkKind, ChunkTokens, ChunkUsage};
     use super::*;
     use crate::engine::Completion;
     use rooflet_inference_api::openai::response::Envelope;
@@ -254,6 +256,7 @@ mod tests {
             completions: vec![completion],
             prompt_tokens: 9,
             choices_per_prompt: 1,
+            prompt_ids: None,
         };
         let answer = AnswerParser::new(&AnswerShape {
             reasoning: None,
@@ -272,7 +275,7 @@ mod tests {
             1,
             envelope,
             ChunkUsage::Never,
-            None,
+            ChunkTokens::default(),
         );
         (events_tx, Writer::new(frames, submitted))
     }
@@ -327,7 +330,7 @@ mod tests {
             .send(Event::Piece(Piece {
                 text: "hello".to_owned(),
                 tokens: 1,
-                scores: Vec::new(),
+                ..Piece::default()
             }))
             .await
             .expect("writer holds the receiver");

@@ -27,6 +27,8 @@ pub(crate) struct Submitted {
     pub prompt_tokens: usize,
     /// Number of choices per prompt. The usage counts cached tokens of the first choice only.
     pub choices_per_prompt: usize,
+    /// Tokens of each prompt, if the request asks for token ids.
+    pub prompt_ids: Option<Vec<Vec<u32>>>,
 }
 
 /// Validates and submits a chat of any API. `share` is the memory share of its body.
@@ -66,6 +68,8 @@ pub(crate) fn submit_error(app: &App, err: SubmitError) -> ApiError {
 /// Submits `n` choices per request.
 pub(crate) fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result<Submitted, ApiError> {
     let prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
+    let returns_ids = requests.iter().any(|request| request.returns_token_ids);
+    let prompt_ids = returns_ids.then(|| requests.iter().map(|request| request.prompt.clone()).collect());
     let requests: Vec<_> = requests
         .into_iter()
         .flat_map(|request| request.choices(n))
@@ -80,6 +84,7 @@ pub(crate) fn submit(app: &App, requests: Vec<ValidRequest>, n: usize) -> Result
         completions,
         prompt_tokens,
         choices_per_prompt: n,
+        prompt_ids,
     })
 }
 
@@ -89,6 +94,7 @@ pub(crate) async fn collect(submitted: Submitted) -> Result<(Vec<(Vec<Piece>, Do
         completions,
         prompt_tokens,
         choices_per_prompt,
+        prompt_ids: _,
     } = submitted;
     let mut answers = Vec::with_capacity(completions.len());
     for mut completion in completions {

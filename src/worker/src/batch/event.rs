@@ -25,12 +25,27 @@ pub(crate) struct Piece {
     /// Scores of the tokens whose text begins in this piece, if the request asks for log
     /// probabilities. A token whose text was removed by a stop string has no score.
     pub scores: Vec<Score>,
+    /// Tokens that were read since the previous piece, if the request asks for token ids. The last
+    /// piece includes tokens without text, such as the end-of-sequence token.
+    pub token_ids: Vec<u32>,
+    /// Scores of all tokens of the prompt, if the request asks for them.
+    pub prompt_scores: Option<Vec<PromptScore>>,
 }
 
 impl Piece {
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.scores.is_empty()
     }
+}
+
+/// Log probability of a prompt token, and of the most probable tokens in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PromptScore {
+    pub token: u32,
+    /// Logprob and rank of the token. `None` for the first token, which has no predecessor.
+    pub logprob: Option<(f32, u32)>,
+    /// Most probable tokens in descending order.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// Log probability of a token, and of the most probable tokens in its place.

@@ -26,10 +26,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns the maximum number of events of a request: one per token, the results of the prompt,
-    /// the rest of the text at the end, and the end itself.
+    /// Returns the maximum number of events of a request: one per token, two with results of the
+    /// prompt, the rest of the text at the end, and the end itself.
     pub(crate) fn event_capacity(request: &ValidRequest) -> usize {
-        request.max_tokens + 3
+        request.max_tokens + 4
     }
 
     pub(crate) fn send(&self, event: Event) {

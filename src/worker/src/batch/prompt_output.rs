@@ -5,7 +5,7 @@ use rooflet_mlx::mlx_rs::error::Result;
 use rooflet_mlx::mlx_rs::ops::indexing::TryIndexOp;
 use rooflet_mlx::mlx_rs::{Array, Dtype};
 
-use crate::batch::event::{Event, Piece, Score};
+use crate::batch::event::{Event, Piece, PromptScore, Score};
 use crate::batch::step_error::StepError;
 use crate::prompt::{Echo, PromptUse, ValidRequest};
 use crate::sampling::logprobs::{Logprobs, TokenLogprobs};
@@ -22,6 +22,8 @@ pub(crate) enum PromptOutput {
     Scores {
         top: usize,
         logprobs: Vec<TokenLogprobs>,
+        /// Rank of each of these tokens in the vocabulary, from 1. `None` if not requested.
+        ranks: Option<Vec<u32>>,
     },
     /// Sum of the hidden states, `[hidden]` in float32; `None` before the first chunk.
     Sum(Option<Array>),
@@ -30,14 +32,17 @@ pub(crate) enum PromptOutput {
 impl PromptOutput {
     /// Returns `None` if the request needs only the answer.
     pub(crate) fn new(request: &ValidRequest) -> Option<Self> {
-        match (&request.prompt_use, request.logprobs) {
-            (PromptUse::Answer, _) | (PromptUse::Echo(_), None) => None,
-            (PromptUse::Echo(_), Some(top)) => Some(Self::Scores {
-                top,
-                logprobs: Vec::with_capacity(request.prompt.len()),
-            }),
-            (PromptUse::Embed, _) => Some(Self::Sum(None)),
-        }
+        let echoed = match &request.prompt_use {
+            PromptUse::Embed => return Some(Self::Sum(None)),
+            PromptUse::Echo(_) => request.logprobs,
+            PromptUse::Answer => None,
+        };
+        let top = echoed.max(request.prompt_logprobs)?;
+        Some(Self::Scores {
+            top,
+            logprobs: Vec::with_capacity(request.prompt.len()),
+            ranks: request.prompt_logprobs.map(|_| Vec::new()),
+        })
     }
 
     /// Adds a chunk: its last hidden states, `[1, tokens, hidden]`, and the token after each of
@@ -49,11 +54,16 @@ impl PromptOutput {
         next: &[u32],
     ) -> std::result::Result<(), StepError> {
         match self {
-            Self::Scores { top, logprobs } => {
+            Self::Scores { top, logprobs, ranks } => {
                 for (part, tokens) in next.chunks(SCORED_POSITIONS).enumerate() {
-                    let scored = scored(model, hidden, part * SCORED_POSITIONS, tokens, *top)?;
+                    let logits = logits_of(model, hidden, part * SCORED_POSITIONS, tokens.len())?;
+                    let targets = Array::from_slice(tokens, &[place(tokens.len())]);
+                    let scored = Logprobs::new(&logits, &targets, &vec![Some(*top); tokens.len()])?;
                     let read = scored.map_or(Ok(Vec::new()), |scored| scored.read());
                     logprobs.extend(read?.into_iter().map(|(_, logprobs)| logprobs));
+                    if let Some(ranks) = ranks {
+                        ranks.extend(ranks_of(&logits, &targets)?);
+                    }
                 }
             }
             Self::Sum(sum) => {
@@ -73,50 +83,80 @@ impl PromptOutput {
     }
 }
 
-/// Computes the log probabilities of `tokens`, the first of which follows the hidden state at
-/// `from`.
-fn scored(
-    model: &Decoder,
-    hidden: &Array,
-    from: usize,
-    tokens: &[u32],
-    top: usize,
-) -> Result<Option<Logprobs>> {
-    let place = |at: usize| i32::try_from(at).expect("chunks are far shorter than i32::MAX");
-    let range = place(from)..place(from + tokens.len());
-    let each = hidden.try_index((0, range, ..))?.expand_dims(1)?;
-    let targets = Array::from_slice(tokens, &[place(tokens.len())]);
-    Logprobs::new(&model.logits(&each)?, &targets, &vec![Some(top); tokens.len()])
+fn place(at: usize) -> i32 {
+    i32::try_from(at).expect("chunks are far shorter than i32::MAX")
 }
 
-/// Returns the event with the results of a prompt, if the request asks for any.
-pub(crate) fn event(
+/// Computes the logits after `count` hidden states from `from`, as `[count, vocabulary]`.
+fn logits_of(model: &Decoder, hidden: &Array, from: usize, count: usize) -> Result<Array> {
+    let range = place(from)..place(from + count);
+    model.logits(&hidden.try_index((0, range, ..))?.expand_dims(1)?)
+}
+
+/// Returns the ranks of `targets` in each row of the logits: the number of tokens that are at least
+/// as probable, as in vLLM.
+fn ranks_of(logits: &Array, targets: &Array) -> std::result::Result<Vec<u32>, StepError> {
+    let own = logits.take_along_axis(targets.expand_dims(-1)?, -1)?;
+    let ranks = logits.ge(&own)?.as_dtype(Dtype::Uint32)?.sum_axes(&[-1], false)?;
+    Ok(ranks.as_dtype(Dtype::Uint32)?.to_vec_exact()?)
+}
+
+/// Returns the events with the results of a prompt that the request asks for.
+pub(crate) fn events(
     request: &ValidRequest,
     prompt: &[u32],
     output: Option<PromptOutput>,
-) -> std::result::Result<Option<Event>, StepError> {
-    match (&request.prompt_use, output) {
-        (PromptUse::Echo(_), Some(PromptOutput::Scores { logprobs, .. }))
-            if logprobs.iter().any(|logprobs| logprobs.logprob.is_nan()) =>
-        {
-            Err(StepError::NotFinite)
-        }
-        (PromptUse::Echo(echo), output) => {
-            let logprobs = match output {
-                Some(PromptOutput::Scores { logprobs, .. }) => Some(logprobs),
-                Some(PromptOutput::Sum(_)) | None => None,
-            };
-            Ok(Some(Event::Piece(echoed(echo, prompt, logprobs))))
-        }
-        (PromptUse::Embed, Some(PromptOutput::Sum(Some(sum)))) => {
+) -> std::result::Result<Vec<Event>, StepError> {
+    let (logprobs, ranks) = match output {
+        Some(PromptOutput::Sum(Some(sum))) => {
             let sum: Vec<f32> = sum.to_vec_exact()?;
             if sum.iter().any(|value| !value.is_finite()) {
                 return Err(StepError::NotFinite);
             }
-            Ok(Some(Event::Embedding(normalized(sum))))
+            return Ok(vec![Event::Embedding(normalized(sum))]);
         }
-        (PromptUse::Answer | PromptUse::Embed, _) => Ok(None),
+        Some(PromptOutput::Scores { logprobs, ranks, .. }) => (logprobs, ranks),
+        Some(PromptOutput::Sum(None)) | None => (Vec::new(), None),
+    };
+    if logprobs.iter().any(|logprobs| logprobs.logprob.is_nan()) {
+        return Err(StepError::NotFinite);
     }
+    let mut events = Vec::new();
+    if let Some((top, ranks)) = request.prompt_logprobs.zip(ranks) {
+        events.push(Event::Piece(Piece {
+            prompt_scores: Some(prompt_scores(prompt, &logprobs, &ranks, top)),
+            ..Piece::default()
+        }));
+    }
+    if let PromptUse::Echo(echo) = &request.prompt_use {
+        let logprobs = request.logprobs.map(|top| with_top(logprobs, top));
+        events.push(Event::Piece(echoed(echo, prompt, logprobs)));
+    }
+    Ok(events)
+}
+
+/// Limits the number of most probable tokens.
+fn with_top(mut logprobs: Vec<TokenLogprobs>, top: usize) -> Vec<TokenLogprobs> {
+    for token in &mut logprobs {
+        token.top.truncate(top);
+    }
+    logprobs
+}
+
+fn prompt_scores(prompt: &[u32], logprobs: &[TokenLogprobs], ranks: &[u32], top: usize) -> Vec<PromptScore> {
+    let scored = logprobs.iter().zip(ranks).map(Some);
+    let score = |(token, scored): (&u32, Option<(&TokenLogprobs, &u32)>)| PromptScore {
+        token: *token,
+        logprob: scored.map(|(logprobs, rank)| (logprobs.logprob, *rank)),
+        top: scored.map_or_else(Vec::new, |(logprobs, _)| {
+            logprobs.top.iter().take(top).copied().collect()
+        }),
+    };
+    prompt
+        .iter()
+        .zip(std::iter::once(None).chain(scored))
+        .map(score)
+        .collect()
 }
 
 fn echoed(echo: &Echo, prompt: &[u32], logprobs: Option<Vec<TokenLogprobs>>) -> Piece {
@@ -140,6 +180,7 @@ fn echoed(echo: &Echo, prompt: &[u32], logprobs: Option<Vec<TokenLogprobs>>) -> 
         text: echo.text.clone(),
         tokens: 0,
         scores: scores.unwrap_or_default(),
+        ..Piece::default()
     }
 }
 

@@ -185,10 +185,10 @@ impl Sequence {
     pub(crate) fn end_prompt(&mut self) -> Result<Option<Done>, StepError> {
         let output = self.prompt.output.take();
         // After a failed pass the prompt is computed again, but its results are sent only once.
-        if !std::mem::replace(&mut self.prompt.is_reported, true)
-            && let Some(event) = prompt_output::event(self.request(), self.prompt.tokens(), output)?
-        {
-            self.send(event);
+        if !std::mem::replace(&mut self.prompt.is_reported, true) {
+            for event in prompt_output::events(self.request(), self.prompt.tokens(), output)? {
+                self.send(event);
+            }
         }
         Ok((!self.answers()).then_some(Done {
             reason: FinishReason::Length,

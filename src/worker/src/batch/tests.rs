@@ -86,6 +86,8 @@ fn request(id: u64, sampling: Sampling) -> ValidRequest {
         thinking: None,
         sampling,
         logprobs: None,
+        prompt_logprobs: None,
+        returns_token_ids: false,
         priority: 0,
         is_first_choice: true,
         cache_salt: String::new(),

@@ -127,6 +127,7 @@ impl Transcript {
             tokens: self.count_reported(&shown),
             text: shown,
             scores,
+            ..Piece::default()
         }
     }
 }

@@ -125,6 +125,7 @@ impl Prompter {
                 }
                 AnswerFormatError::Schema(_)
                 | AnswerFormatError::Pattern(_)
+                | AnswerFormatError::Grammar(_)
                 | AnswerFormatError::TooLarge(_)
                 | AnswerFormatError::Empty => param.to_owned(),
             };

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use rooflet_inference_api::openai::error::ErrorCode;
 use rooflet_inference_api::openai::message;
+use rooflet_inference_api::openai::request::Prompt;
 use rooflet_testing::TempDir;
 
 pub(super) fn prompter(context_tokens: usize) -> Prompter {

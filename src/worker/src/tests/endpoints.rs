@@ -364,3 +364,275 @@ fn serves_every_operation_of_openapi_document() {
         })
     });
 }
+
+/// Token texts, ids and logprobs refer to the same tokens.
+#[test]
+fn token_ids_cover_prompt_and_answer() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let request =
+                json!({"max_tokens": 8, "return_token_ids": true, "n": 2, "seed": 3, "temperature": 1});
+            let whole = complete(worker, request.clone()).await;
+            let choices = whole["choices"].as_array().unwrap();
+            for choice in choices {
+                assert_eq!(choice["prompt_token_ids"], json!(PROMPT[..]));
+                assert_eq!(choice["token_ids"].as_array().unwrap().len(), 8);
+            }
+            let bare = complete(worker, json!({"max_tokens": 8})).await;
+            assert!(bare["choices"][0].get("token_ids").is_none());
+            assert!(bare["choices"][0].get("prompt_token_ids").is_none());
+
+            // A stream has the same tokens in parts, and the prompt once per choice.
+            let stream = merged(
+                merged(
+                    json!({"model": "tiny", "prompt": PROMPT[..], "stream": true}),
+                    request,
+                ),
+                json!({"logprobs": 0, "return_tokens_as_token_ids": true}),
+            );
+            let mut ids = [Vec::new(), Vec::new()];
+            let mut names = [Vec::new(), Vec::new()];
+            let mut prompts = [0, 0];
+            for event in worker.post("/v1/completions", &stream).await.events() {
+                let choice = &event["choices"][0];
+                let index = choice["index"].as_u64().unwrap() as usize;
+                ids[index].extend(choice["token_ids"].as_array().unwrap().iter().cloned());
+                names[index].extend(
+                    choice["logprobs"]["tokens"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .cloned(),
+                );
+                prompts[index] += usize::from(choice["prompt_token_ids"] == json!(PROMPT[..]));
+            }
+            assert_eq!(prompts, [1, 1]);
+            for (index, choice) in choices.iter().enumerate() {
+                assert_eq!(json!(ids[index]), choice["token_ids"]);
+                let expected = ids[index].iter().map(|id| json!(format!("token_id:{id}")));
+                assert_eq!(names[index], expected.collect::<Vec<_>>());
+            }
+        })
+    });
+}
+
+#[test]
+fn token_ids_of_chats_include_end_token() {
+    let dir = TempDir::new();
+    script::Script::new(&[(&[b"a", b"b", b"c"], true)])
+        .write_for_chats(dir.path(), "{{ messages[-1].content }}");
+    let config = WorkerConfig {
+        model: dir.path().to_owned(),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let messages = json!([{"role": "user", "content": "<cue 0>"}]);
+            let request = json!({"messages": messages, "return_token_ids": true, "temperature": 0});
+            let whole = worker.chat(request.clone()).await.json();
+            assert_eq!(whole["prompt_token_ids"], json!([1]));
+            assert_eq!(whole["choices"][0]["token_ids"], json!([2, 3, 4, 0]));
+            assert_eq!(whole["choices"][0]["message"]["content"], "abc");
+            // A stop string is not part of the text, but its tokens were generated.
+            let stopped = worker
+                .chat(merged(request.clone(), json!({"stop": "c"})))
+                .await
+                .json();
+            assert_eq!(stopped["choices"][0]["token_ids"], json!([2, 3, 4]));
+            assert_eq!(stopped["choices"][0]["message"]["content"], "ab");
+            let stream = worker.chat(merged(request, json!({"stream": true}))).await;
+            let events = stream.events();
+            let with_prompt = events
+                .iter()
+                .filter(|event| event.get("prompt_token_ids").is_some());
+            assert_eq!(with_prompt.count(), 1);
+            let ids: Vec<&Value> = events
+                .iter()
+                .flat_map(|event| event["choices"][0]["token_ids"].as_array().unwrap())
+                .collect();
+            assert_eq!(json!(ids), json!([2, 3, 4, 0]));
+        })
+    });
+}
+
+/// `echo` returns the same logprobs in OpenAI's format.
+#[test]
+fn prompt_logprobs_have_ranks_and_texts() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let echoed = complete(worker, json!({"echo": true, "logprobs": 5})).await;
+            let request = json!({"prompt_logprobs": 3, "n": 2, "return_tokens_as_token_ids": true});
+            let whole = complete(worker, request).await;
+            let prompt = &whole["choices"][0]["prompt_logprobs"];
+            assert_eq!(prompt, &whole["choices"][1]["prompt_logprobs"]);
+            let prompt = prompt.as_array().unwrap();
+            assert_eq!((prompt.len(), &prompt[0]), (40, &json!(null)));
+            let tokenizer = worker.app.prompter.tokenizer();
+            for at in 1..40 {
+                let entry = prompt[at].as_object().unwrap();
+                let own = &entry[&PROMPT[at].to_string()];
+                assert!(near(
+                    &own["logprob"],
+                    &list(&echoed["choices"][0], "token_logprobs")[at]
+                ));
+                let text = tokenizer.standalone_bytes(PROMPT[at]);
+                assert_eq!(own["decoded_token"], String::from_utf8_lossy(&text).into_owned());
+                let mut ranks: Vec<u64> = entry
+                    .values()
+                    .map(|token| token["rank"].as_u64().unwrap())
+                    .collect();
+                ranks.sort_unstable();
+                assert_eq!(ranks[..3], [1, 2, 3], "{at}: {entry:?}");
+                assert!((3..=4).contains(&entry.len()), "{at}: {entry:?}");
+                // Higher ranks have lower logprobs.
+                let mut by_rank: Vec<&Value> = entry.values().collect();
+                by_rank.sort_by_key(|token| token["rank"].as_u64());
+                assert!(by_rank.is_sorted_by(|a, b| a["logprob"].as_f64() >= b["logprob"].as_f64()));
+            }
+            // Without the list of the most probable tokens, and in a chat.
+            let none = complete(worker, json!({"prompt_logprobs": 0})).await;
+            assert_eq!(
+                none["choices"][0]["prompt_logprobs"][7]
+                    .as_object()
+                    .unwrap()
+                    .len(),
+                1
+            );
+            let body = merged(
+                json!({"model": "tiny", "prompt": PROMPT[..]}),
+                json!({"prompt_logprobs": 1, "stream": true}),
+            );
+            let rejected = worker.post("/v1/completions", &body).await;
+            assert_eq!(rejected.json()["error"]["param"], "prompt_logprobs");
+        })
+    });
+}
+
+#[test]
+fn truncates_prompts_of_all_endpoints() {
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let cut = json!({"truncate_prompt_tokens": 5, "return_token_ids": true});
+            let last = complete(worker, cut.clone()).await;
+            assert_eq!(last["choices"][0]["prompt_token_ids"], json!(PROMPT[35..]));
+            assert_eq!(last["usage"]["prompt_tokens"], 5);
+            let echo = complete(worker, merged(cut, json!({"echo": true, "max_tokens": 0}))).await;
+            let decoded = worker.app.prompter.tokenizer().decode(&PROMPT[35..]).unwrap();
+            assert_eq!(echo["choices"][0]["text"], decoded);
+            let embedding = |extra: Value| merged(json!({"model": "tiny", "input": PROMPT[35..]}), extra);
+            let short = worker.post("/v1/embeddings", &embedding(json!({}))).await.json();
+            let long = json!({"input": PROMPT[..], "truncate_prompt_tokens": 5});
+            let long = worker.post("/v1/embeddings", &embedding(long)).await.json();
+            assert_eq!(short, long);
+        })
+    });
+}
+
+/// The script's answer follows the token for the middle.
+#[test]
+fn suffix_fills_in_the_middle() {
+    let dir = TempDir::new();
+    let mut script = script::Script::new(&[(&[b"a", b"b"], true), (&[b"c"], true), (&[b"d"], true)]);
+    for (line, name) in ["<fim_middle>", "<fim_prefix>", "<fim_suffix>"]
+        .into_iter()
+        .enumerate()
+    {
+        script.rename_cue(line, name);
+    }
+    script.write(dir.path());
+    let config = WorkerConfig {
+        model: dir.path().to_owned(),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            let request = json!({"prompt": "c", "suffix": "d", "max_tokens": 9, "return_token_ids": true});
+            let whole = complete(worker, request).await;
+            let choice = &whole["choices"][0];
+            assert_eq!(choice["prompt_token_ids"], json!([4, 5, 6, 7, 1]));
+            assert_eq!(
+                (&choice["text"], &choice["finish_reason"]),
+                (&json!("ab"), &json!("stop"))
+            );
+        })
+    });
+}
+
+/// `is_matryoshka` in `config.json` is the field that vLLM reads.
+#[test]
+fn dimensions_shorten_embeddings_of_matryoshka_models() {
+    let dir = TempDir::new();
+    script::Script::new(&[(&[b"a", b"b", b"c"], true)]).write(dir.path());
+    let file = dir.path().join("config.json");
+    let mut fields: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    fields["is_matryoshka"] = json!(true);
+    std::fs::write(&file, fields.to_string()).unwrap();
+    let config = WorkerConfig {
+        model: dir.path().to_owned(),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            // Each token adds 1 at its own component.
+            let body = json!({"model": "tiny", "input": [2, 2, 2, 3, 3, 3, 3, 4], "dimensions": 4});
+            let answer = worker.post("/v1/embeddings", &body).await.json();
+            let vector: Vec<f64> = serde_json::from_value(answer["data"][0]["embedding"].clone()).unwrap();
+            for (value, expected) in vector.iter().zip([0.0, 0.0, 0.6, 0.8]) {
+                assert!((value - expected).abs() < 1e-6, "{vector:?}");
+            }
+            assert_eq!(vector.len(), 4);
+            let body = merged(body, json!({"dimensions": 65}));
+            let rejected = worker.post("/v1/embeddings", &body).await;
+            assert_eq!(rejected.json()["error"]["param"], "dimensions");
+        })
+    });
+}
+
+#[test]
+fn response_names_ignored_parameters() {
+    const HEADER: &str = "x-rooflet-ignored-fields";
+    with_worker(config(), |worker| {
+        Box::pin(async {
+            let ignored = json!({"model": "tiny", "max_tokens": 1, "ttl": 5, "keep_alive": "1h"});
+            for (path, own) in [
+                ("/v1/completions", json!({"prompt": [70]})),
+                ("/v1/completions", json!({"prompt": [70], "stream": true})),
+                ("/v1/embeddings", json!({"input": [70]})),
+            ] {
+                let mut body = merged(ignored.clone(), own);
+                if path == "/v1/embeddings" {
+                    body.as_object_mut().unwrap().remove("max_tokens");
+                }
+                let answer = worker.post(path, &body).await;
+                assert_eq!(answer.status, 200, "{}", answer.body);
+                assert_eq!(answer.headers[HEADER], "keep_alive, ttl", "{path}");
+            }
+            let plain = worker
+                .post("/v1/completions", &json!({"model": "tiny", "prompt": [70]}))
+                .await;
+            assert!(!plain.headers.contains_key(HEADER));
+        })
+    });
+}
+
+#[test]
+fn serves_ping_load_and_tokenizer_info_of_vllm() {
+    let config = WorkerConfig {
+        model: root().join("examples/models/guide"),
+        ..config()
+    };
+    with_worker(config, |worker| {
+        Box::pin(async {
+            for method in ["GET", "POST"] {
+                assert_eq!(worker.send(method, "/ping", "").await.status, 200);
+            }
+            let load = worker.send("GET", "/load", "").await.json();
+            assert_eq!(load, json!({"server_load": 0}));
+            let info = worker.send("GET", "/tokenizer_info", "").await.json();
+            let file = root().join("examples/models/guide/tokenizer_config.json");
+            let file: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+            assert_eq!(info["chat_template"], file["chat_template"]);
+            assert_eq!(info["eos_token"], file["eos_token"]);
+        })
+    });
+}

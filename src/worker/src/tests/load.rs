@@ -381,6 +381,8 @@ pub(super) fn endless_request(cue: u32) -> prompt::ValidRequest {
             penalties: crate::sampling::adjustment::Penalties::default(),
         },
         logprobs: None,
+        prompt_logprobs: None,
+        returns_token_ids: false,
         priority: 0,
         is_first_choice: true,
         cache_salt: String::new(),

@@ -1,5 +1,7 @@
 //! `POST /v1/embeddings`.
 
+use super::ignored::IgnoredFields;
+use super::token_options::Truncation;
 use super::{Body, Prompt, parse_model};
 use crate::openai::ApiError;
 
@@ -11,6 +13,10 @@ pub struct EmbeddingsRequest {
     pub model: String,
     pub inputs: Vec<Prompt>,
     pub encoding: Encoding,
+    /// Number of leading components of a Matryoshka embedding; `None`: all.
+    pub dimensions: Option<usize>,
+    pub truncation: Option<Truncation>,
+    pub ignored: IgnoredFields,
 }
 
 /// Encoding of embeddings.
@@ -22,21 +28,19 @@ pub enum Encoding {
 }
 
 impl EmbeddingsRequest {
-    const NAMES: &[&str] = &["model", "input", "encoding_format", "user"];
+    const NAMES: &[&str] = &[
+        "model",
+        "input",
+        "encoding_format",
+        "dimensions",
+        "user",
+        Truncation::NAME,
+    ];
 
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        let fields = Body::parse(body)?.into_fields()?;
-        for (name, value) in fields.iter().filter(|(name, _)| !Self::NAMES.contains(name)) {
-            if name != "dimensions" {
-                return Err(ApiError::unknown_parameter(name));
-            }
-            if !value.is_null() {
-                return Err(ApiError::unsupported(
-                    name,
-                    "'dimensions' is not supported by this server: embeddings have the size of the model's hidden states.",
-                ));
-            }
-        }
+        let mut fields = Body::parse(body)?.into_fields()?;
+        let ignored = IgnoredFields::take_from(&mut fields);
+        fields.check_names(&[Self::NAMES], &[], |_, _| false)?;
         fields.text("user")?;
         let encoding = fields.read("encoding_format", "'float' or 'base64'", |value| {
             match value.as_str()? {
@@ -49,6 +53,9 @@ impl EmbeddingsRequest {
             model: parse_model(&fields)?,
             inputs: Prompt::parse_all(&fields, "input", MAX_INPUTS)?,
             encoding: encoding.unwrap_or(Encoding::Float),
+            dimensions: fields.integer("dimensions", 1, usize::MAX)?,
+            truncation: Truncation::parse(&fields)?,
+            ignored,
         })
     }
 }

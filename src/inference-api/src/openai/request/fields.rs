@@ -32,6 +32,12 @@ impl Fields {
         self.0.insert(name, value);
     }
 
+    /// Removes the parameters with these names, and returns the names of those that were present.
+    pub(super) fn remove_all(&mut self, names: &[&'static str]) -> Vec<&'static str> {
+        let is_present = |name: &&str| self.0.remove(*name).is_some();
+        names.iter().copied().filter(is_present).collect()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }

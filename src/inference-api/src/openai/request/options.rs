@@ -3,8 +3,10 @@
 use serde_json::Value;
 
 use super::fields::Fields;
+use super::ignored::IgnoredFields;
 use super::sampling::SamplingOptions;
 use super::stopping::Stopping;
+use super::token_options::TokenOptions;
 use crate::openai::ApiError;
 use crate::openai::response_format::ResponseFormat;
 
@@ -29,6 +31,8 @@ pub struct Options {
     /// True if the events of a stream are padded, so that their sizes do not reveal the length of
     /// tokens.
     pub obfuscated: bool,
+    pub tokens: TokenOptions,
+    pub ignored: IgnoredFields,
 }
 
 /// Chunks of a stream that report usage.
@@ -65,6 +69,9 @@ impl Options {
             stream,
             usage,
             obfuscated,
+            tokens: TokenOptions::parse(fields, stream)?,
+            // The caller removes these parameters before it checks the others.
+            ignored: IgnoredFields::default(),
         })
     }
 }

@@ -6,8 +6,8 @@ use super::fields::Fields;
 use super::prompt::token_ids;
 use crate::openai::ApiError;
 
-/// Limit of OpenAI's API.
-const MAX_STOP_STRINGS: usize = 4;
+/// Maximum number of stop strings. OpenAI's API permits 4, vLLM any number.
+pub(crate) const MAX_STOP_STRINGS: usize = 64;
 const MAX_STOP_BYTES: usize = 1024;
 const MAX_STOP_TOKENS: usize = 64;
 

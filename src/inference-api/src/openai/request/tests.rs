@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::embeddings::EmbeddingsRequest;
+use super::token_options::Truncation;
 use super::tokenize::DetokenizeRequest;
 use super::*;
 use crate::openai::error::ErrorCode;
@@ -25,7 +26,8 @@ fn parses_all_parameters() {
         "top_k": -1, "seed": -1, "priority": -2, "cache_salt": "s", "stream": true, "stream_options": {"include_usage": true}, "user": "u",
         "n": 1, "tools": [], "logprobs": true, "top_logprobs": 3, "presence_penalty": 0.0, "frequency_penalty": -2,
         "repetition_penalty": 1.5, "min_p": 0.25, "response_format": {"type": "text"},
-        "logit_bias": {"17": 0.5, "5": -100}, "tool_choice": "auto"
+        "logit_bias": {"17": 0.5, "5": -100}, "tool_choice": "auto", "truncate_prompt_tokens": 9,
+        "return_token_ids": true, "return_tokens_as_token_ids": true
     }))
     .unwrap();
     assert_eq!(
@@ -57,6 +59,13 @@ fn parses_all_parameters() {
             stream: true,
             usage: StreamUsage::AtEnd,
             obfuscated: false,
+            tokens: TokenOptions {
+                truncation: Some(Truncation::Tokens(9)),
+                prompt_logprobs: None,
+                return_ids: true,
+                named_by_id: true,
+            },
+            ignored: IgnoredFields::default(),
         }
     );
 }
@@ -152,12 +161,29 @@ fn errors_name_the_parameter() {
         (json!({"stop": 5}), "stop", ErrorCode::InvalidValue),
         (json!({"stop": [""]}), "stop", ErrorCode::InvalidValue),
         (json!({"cache_salt": ""}), "cache_salt", ErrorCode::InvalidValue),
+        (json!({"stop": vec!["a"; 65]}), "stop", ErrorCode::InvalidValue),
+        (json!({"seed": 1.5}), "seed", ErrorCode::InvalidValue),
         (
-            json!({"stop": ["a", "b", "c", "d", "e"]}),
-            "stop",
+            json!({"truncate_prompt_tokens": 0}),
+            "truncate_prompt_tokens",
             ErrorCode::InvalidValue,
         ),
-        (json!({"seed": 1.5}), "seed", ErrorCode::InvalidValue),
+        (
+            json!({"prompt_logprobs": 21}),
+            "prompt_logprobs",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"prompt_logprobs": -1}),
+            "prompt_logprobs",
+            ErrorCode::InvalidValue,
+        ),
+        (
+            json!({"prompt_logprobs": 0, "stream": true}),
+            "prompt_logprobs",
+            ErrorCode::InvalidValue,
+        ),
+        (json!({"suffix": "x"}), "suffix", ErrorCode::UnknownParameter),
         (
             json!({"priority": 1_u64 << 31}),
             "priority",
@@ -274,11 +300,19 @@ fn openapi_document_lists_all_parameters() {
     };
     let own = ["messages", "tools", "chat_template_kwargs"];
     let formats = response_format::NAMES;
-    let chat = read(&[ChatRequest::NAMES, template::NAMES, tools::NAMES, formats, &own]);
+    let tokens = TokenOptions::NAMES;
+    let chat = read(&[
+        ChatRequest::NAMES,
+        tokens,
+        template::NAMES,
+        tools::NAMES,
+        formats,
+        &own,
+    ]);
     assert_eq!(properties_of("ChatCompletionRequest"), chat);
     assert_eq!(
         properties_of("CompletionRequest"),
-        read(&[TextRequest::NAMES, formats])
+        read(&[TextRequest::NAMES, tokens, formats])
     );
 }
 
@@ -299,6 +333,28 @@ fn other_endpoints_reject_chat_parameters() {
         for err in errors {
             assert_eq!(err.code, Some(ErrorCode::UnknownParameter), "{err:?}");
         }
+    }
+}
+
+#[test]
+fn suffix_requires_texts_without_echo() {
+    let suffix = |extra: Value| {
+        let mut body = json!({"model": "m", "prompt": "a", "suffix": "z"});
+        for (name, value) in extra.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        TextRequest::parse(body.to_string().as_bytes()).map(|request| request.suffix)
+    };
+    assert_eq!(suffix(json!({})).unwrap().as_deref(), Some("z"));
+    assert_eq!(suffix(json!({"suffix": ""})).unwrap(), None);
+    for wrong in [
+        json!({"prompt": [1, 2]}),
+        json!({"echo": true}),
+        json!({"truncate_prompt_tokens": 5}),
+        json!({"suffix": 1}),
+    ] {
+        let err = suffix(wrong.clone()).unwrap_err();
+        assert_eq!(err.param.as_deref(), Some("suffix"), "{wrong}");
     }
 }
 

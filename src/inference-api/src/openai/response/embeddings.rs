@@ -53,6 +53,22 @@ impl EmbeddingList {
     }
 }
 
+/// Keeps the first `dimensions` components of a Matryoshka embedding, and scales them to length 1.
+/// A zero vector stays zero.
+pub fn truncated(mut vector: Vec<f32>, dimensions: usize) -> Vec<f32> {
+    vector.truncate(dimensions);
+    let squares: f64 = vector.iter().map(|value| f64::from(*value).powi(2)).sum();
+    let scale = if squares > 0.0 {
+        squares.sqrt().recip()
+    } else {
+        0.0
+    };
+    vector
+        .into_iter()
+        .map(|value| (f64::from(value) * scale) as f32)
+        .collect()
+}
+
 impl EncodedEmbedding {
     fn new(vector: Vec<f32>, encoding: Encoding) -> Self {
         match encoding {
@@ -68,6 +84,14 @@ impl EncodedEmbedding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 3, 4 and 5 are a Pythagorean triple.
+    #[test]
+    fn truncated_embedding_has_length_one() {
+        assert_eq!(truncated(vec![3.0, -4.0, 12.0], 2), [0.6, -0.8]);
+        assert_eq!(truncated(vec![0.0, 1.0], 1), [0.0]);
+        assert_eq!(truncated(vec![0.0, 1.0], 2), [0.0, 1.0]);
+    }
 
     /// Reference: `struct.pack("<2f", 1.0, -0.5)` in base64, from Python.
     #[test]

@@ -36,6 +36,30 @@ pub struct TextLogprobs {
     pub text_offset: Vec<usize>,
 }
 
+/// Logprobs of a prompt in vLLM's format: null for the first token, which has no predecessor, then
+/// an object per token.
+pub type PromptLogprobs = Vec<Option<PromptLogprob>>;
+
+/// Logprobs by token id: of the token at a position of the prompt, then of the most probable
+/// tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptLogprob(pub Vec<(u32, RankedLogprob)>);
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RankedLogprob {
+    pub logprob: f32,
+    /// Rank of the token in the vocabulary by probability, from 1.
+    pub rank: u32,
+    /// Text of the token. Bytes that are not UTF-8 are replaced by U+FFFD.
+    pub decoded_token: String,
+}
+
+impl Serialize for PromptLogprob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(token, logprob)| (token, logprob)))
+    }
+}
+
 /// Most probable tokens and the selected one, in descending order without duplicates.
 #[derive(Debug)]
 pub struct LogprobByToken(pub Vec<(String, f32)>);

@@ -8,6 +8,7 @@ use super::namespace::{Namespaces, ToolList};
 use crate::openai::ApiError;
 use crate::openai::json::{Json, Members};
 use crate::openai::request::fields::Fields;
+use crate::openai::request::ignored::IgnoredFields;
 use crate::openai::request::{
     ChatRequest, IGNORED, Options, SamplingOptions, Stopping, check_hints, logprobs, parse_model, template,
 };
@@ -99,10 +100,12 @@ pub trait StoredItems {
 
 impl ResponsesRequest {
     pub fn parse(body: &[u8], stored: &impl StoredItems) -> Result<Self, ApiError> {
-        let (mut ordered, fields) = Fields::split(body, ORDERED)?;
+        let (mut ordered, mut fields) = Fields::split(body, ORDERED)?;
+        let ignored = IgnoredFields::take_from(&mut fields);
         check_parameters(&fields)?;
         let max_output_tokens = fields.integer("max_output_tokens", 1, usize::MAX)?;
         let mut options = Options::parse(&fields, 1)?;
+        options.ignored = ignored;
         options.stopping.check_length(max_output_tokens)?;
         options.max_tokens = max_output_tokens;
         options.logprobs = logprobs::of_responses(&fields)?;

@@ -9,7 +9,7 @@ use http::HeaderValue;
 
 use crate::api::answers::{CALL_ID_PREFIX, call_id};
 use crate::api::app::App;
-use crate::api::scores;
+use crate::api::scores::{self, TokenNames};
 use crate::api::stream::{Frames, line_frame};
 use crate::batch::event::{Done, Piece, Score};
 use rooflet_inference_api::ollama::error;
@@ -196,9 +196,12 @@ impl AnswerWriter {
     }
 
     fn answer(&mut self, delta: Delta) -> Answer {
-        let tokenizer = self.app.prompter.tokenizer();
+        let names = TokenNames {
+            tokenizer: self.app.prompter.tokenizer(),
+            by_id: false,
+        };
         let scores = self.scores.drain(..);
-        let logprobs = scores.filter_map(|score| scores::content_logprob(tokenizer, &score));
+        let logprobs = scores.filter_map(|score| scores::content_logprob(names, &score));
         Answer {
             logprobs: logprobs.collect(),
             ..answer(&self.app, self.format, delta)

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 
 use super::{Frames, data_frame};
 use crate::api::answers::StreamedAnswer;
-use crate::api::scores;
+use crate::api::scores::{self, TokenNames};
 use crate::batch::event::{Done, Piece, Score};
 use crate::prompt::Prompter;
 use rooflet_inference_api::openai::ApiError;
@@ -38,16 +38,48 @@ pub(crate) enum ChunkUsage {
     Continuous(Usage),
 }
 
+/// Tokens in chunks: logprobs and token ids.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkTokens {
+    /// Prompter with the tokenizer for token texts. `None`: the request has no logprobs.
+    pub logprobs_prompter: Option<Arc<Prompter>>,
+    /// True if logprobs name tokens by their ids.
+    pub named_by_id: bool,
+    /// Tokens of each prompt. `None`: the request does not ask for token ids.
+    pub prompt_ids: Option<Vec<Vec<u32>>>,
+    pub choices_per_prompt: usize,
+}
+
+impl ChunkTokens {
+    fn names(&self) -> Option<TokenNames<'_>> {
+        let prompter = self.logprobs_prompter.as_ref()?;
+        Some(TokenNames {
+            tokenizer: prompter.tokenizer(),
+            by_id: self.named_by_id,
+        })
+    }
+}
+
+/// State of one choice.
+#[derive(Debug, Clone, Default)]
+struct Unsent {
+    /// Scores that are not sent yet; only in chats.
+    scores: Vec<Score>,
+    /// Token ids that are not sent yet.
+    ids: Vec<u32>,
+    /// True if a chunk with the tokens of the prompt was sent.
+    has_prompt: bool,
+}
+
 /// Frames of chat completions and completions.
 pub(crate) struct ChunkFrames {
     /// Answers of chat choices. `None` for completions.
     answers: Option<Vec<StreamedAnswer>>,
     envelope: Envelope,
     usage: ChunkUsage,
-    /// Prompter with the tokenizer for token texts. `None`: the request has no logprobs.
-    logprobs_prompter: Option<Arc<Prompter>>,
-    /// Scores of each chat choice that are not sent yet.
-    scores: Vec<Vec<Score>>,
+    tokens: ChunkTokens,
+    /// State of each choice.
+    unsent: Vec<Unsent>,
 }
 
 impl ChunkFrames {
@@ -56,7 +88,7 @@ impl ChunkFrames {
         choices: usize,
         envelope: Envelope,
         usage: ChunkUsage,
-        logprobs_prompter: Option<Arc<Prompter>>,
+        tokens: ChunkTokens,
     ) -> Self {
         let answers = match kind {
             ChunkKind::Chat(parser) => Some(
@@ -70,25 +102,35 @@ impl ChunkFrames {
             answers,
             envelope,
             usage,
-            logprobs_prompter,
-            scores: vec![Vec::new(); choices],
+            tokens,
+            unsent: vec![Unsent::default(); choices],
         }
     }
 
     /// Returns the logprobs of the tokens since the choice's last chunk. If the parser holds text
     /// back, they include tokens whose text is not sent yet.
     fn chat_logprobs(&mut self, index: usize) -> Option<ChatLogprobs> {
-        let prompter = self.logprobs_prompter.as_ref()?;
-        let logprobs = scores::chat_logprobs(
-            prompter.tokenizer(),
-            self.scores[index].drain(..).as_slice().iter(),
-        );
+        let names = self.tokens.names()?;
+        let logprobs = scores::chat_logprobs(names, self.unsent[index].scores.drain(..).as_slice().iter());
         (!logprobs.content.is_empty()).then_some(logprobs)
     }
 
     fn text_logprobs(&self, scores: &[Score]) -> Option<TextLogprobs> {
-        let prompter = self.logprobs_prompter.as_ref()?;
-        Some(scores::text_logprobs(prompter.tokenizer(), scores.iter()))
+        Some(scores::text_logprobs(self.tokens.names()?, scores.iter()))
+    }
+
+    /// Returns the tokens of the choice's prompt for its first chunk, if the request asks for them.
+    fn prompt_ids(&mut self, index: usize) -> Option<Vec<u32>> {
+        let prompts = self.tokens.prompt_ids.as_ref()?;
+        let is_first = !std::mem::replace(&mut self.unsent[index].has_prompt, true);
+        let prompt = prompts.get(index / self.tokens.choices_per_prompt.max(1));
+        prompt.filter(|_| is_first).cloned()
+    }
+
+    /// Returns the tokens since the choice's last chunk, if the request asks for them.
+    fn token_ids(&mut self, index: usize) -> Option<Vec<u32>> {
+        self.tokens.prompt_ids.as_ref()?;
+        Some(std::mem::take(&mut self.unsent[index].ids))
     }
 
     /// Returns the `usage` member of all chunks except the last one.
@@ -120,15 +162,23 @@ impl ChunkFrames {
             logprobs: self.chat_logprobs(index),
             finish_reason,
             stop_reason,
+            token_ids: self.token_ids(index),
         };
+        let prompt_token_ids = self.prompt_ids(index);
         data_frame(&ChatChunk {
             envelope: &self.envelope,
             choices: vec![choice],
+            prompt_token_ids,
             usage: self.usage_so_far(),
         })
     }
 
-    fn text_frame(&self, choice: TextChoice) -> Bytes {
+    fn text_frame(&mut self, choice: TextChoice) -> Bytes {
+        let choice = TextChoice {
+            token_ids: self.token_ids(choice.index),
+            prompt_token_ids: self.prompt_ids(choice.index),
+            ..choice
+        };
         data_frame(&TextChunk {
             envelope: &self.envelope,
             choices: vec![choice],
@@ -142,7 +192,7 @@ impl Frames for ChunkFrames {
         if self.answers.is_none() {
             return;
         }
-        for index in 0..self.scores.len() {
+        for index in 0..self.unsent.len() {
             let delta = Delta {
                 role: Some("assistant"),
                 content: Some(String::new()),
@@ -156,19 +206,24 @@ impl Frames for ChunkFrames {
         if let ChunkUsage::Continuous(usage) = &mut self.usage {
             *usage = usage.with_more(piece.tokens);
         }
+        self.unsent[index].ids.extend(&piece.token_ids);
         match &mut self.answers {
             Some(answers) => {
                 let deltas = answers[index].push(&piece);
-                self.scores[index].extend(piece.scores);
+                self.unsent[index].scores.extend(piece.scores);
                 self.deltas(index, deltas, out);
             }
-            None => out.push_back(self.text_frame(TextChoice {
-                index,
-                logprobs: self.text_logprobs(&piece.scores),
-                text: piece.text,
-                finish_reason: None,
-                stop_reason: None,
-            })),
+            // The last chunk has these token ids.
+            None if piece.is_empty() => {}
+            None => {
+                let choice = TextChoice {
+                    index,
+                    logprobs: self.text_logprobs(&piece.scores),
+                    text: piece.text,
+                    ..TextChoice::default()
+                };
+                out.push_back(self.text_frame(choice));
+            }
         }
     }
 
@@ -187,13 +242,15 @@ impl Frames for ChunkFrames {
                 let end = self.chat_frame(index, Delta::default(), Some(reason), done.stopped_by);
                 out.push_back(end);
             }
-            None => out.push_back(self.text_frame(TextChoice {
-                index,
-                text: String::new(),
-                logprobs: None,
-                finish_reason: Some(done.reason),
-                stop_reason: done.stopped_by,
-            })),
+            None => {
+                let choice = TextChoice {
+                    index,
+                    finish_reason: Some(done.reason),
+                    stop_reason: done.stopped_by,
+                    ..TextChoice::default()
+                };
+                out.push_back(self.text_frame(choice));
+            }
         }
     }
 
@@ -207,6 +264,7 @@ impl Frames for ChunkFrames {
                 Some(_) => data_frame(&ChatChunk {
                     envelope,
                     choices: Vec::new(),
+                    prompt_token_ids: None,
                     usage,
                 }),
                 None => data_frame(&TextChunk {

@@ -38,6 +38,8 @@ pub(crate) struct Decoding {
     sampled: usize,
     /// Tokens that were read.
     answer: Vec<u32>,
+    /// Number of tokens whose ids were sent.
+    reported_ids: usize,
     /// Total number of rows of the passes that sampled the tokens after the first one.
     pass_rows: usize,
 }
@@ -59,6 +61,7 @@ impl Decoding {
             lookup: None,
             sampled: 0,
             answer: Vec::new(),
+            reported_ids: 0,
             pass_rows: 0,
         }
     }
@@ -234,7 +237,7 @@ impl Decoding {
         let begin = now();
         let piece = self.transcript.push(tokenizer, token, logprobs)?;
         *duration = now() - begin;
-        send_piece(job, piece);
+        self.send_piece(job, piece, false);
         let is_complete = self.constraint.as_ref().is_some_and(Constraint::is_complete);
         let reason = if self.transcript.stopped_by().is_some() || is_complete {
             FinishReason::Stop
@@ -253,7 +256,7 @@ impl Decoding {
         mut reason: FinishReason,
     ) -> Result<Done, StepError> {
         let rest = self.transcript.finish(tokenizer)?;
-        send_piece(job, rest);
+        self.send_piece(job, rest, true);
         let stopped_by = self.transcript.stopped_by().map(str::to_owned);
         if stopped_by.is_some() {
             reason = FinishReason::Stop;
@@ -266,10 +269,18 @@ impl Decoding {
             durations: Durations::default(),
         })
     }
-}
 
-fn send_piece(job: &Job, piece: Piece) {
-    if !piece.is_empty() {
+    /// Sends a piece that is not empty. The last piece is also sent if token ids are left.
+    fn send_piece(&mut self, job: &Job, mut piece: Piece, is_last: bool) {
+        let ids = &self.answer[self.reported_ids..];
+        let has_ids = is_last && job.request.returns_token_ids && !ids.is_empty();
+        if piece.is_empty() && !has_ids {
+            return;
+        }
+        if job.request.returns_token_ids {
+            piece.token_ids = ids.to_vec();
+            self.reported_ids = self.answer.len();
+        }
         job.send(Event::Piece(piece));
     }
 }

@@ -56,6 +56,14 @@ fn answer_matches_response_format() {
                 (reason.as_str(), &usage["completion_tokens"]),
                 ("stop", &json!(3))
             );
+            let grammar = "root ::= answer \"|\"? answer\nanswer ::= \"yes\" | \"no\" # or\n";
+            let grammar = json!({"structured_outputs": {"grammar": grammar}});
+            let (message_of_model, reason, _) = chat(worker, 2, grammar).await;
+            assert_eq!(
+                message_of_model["content"].as_str().unwrap().replace("yes", "no"),
+                "nono"
+            );
+            assert_eq!(reason, "stop");
             let bare =
                 json!({"model": "tiny", "prompt": "<cue 2>", "guided_choice": ["yes"], "temperature": 0});
             let text = worker.post("/v1/completions", &bare).await.json();
