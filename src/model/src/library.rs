@@ -109,7 +109,7 @@ pub fn find(name: &str, format: Option<WeightFormat>) -> Result<LibraryModel, Li
     let Some((key, dimensions)) = found else {
         return Err(LibraryError::UnknownModel {
             name: name.to_owned(),
-            near: near(&spelling),
+            near: near(name, &spelling),
         });
     };
     let named = spelling.weight_format();
@@ -145,8 +145,15 @@ pub fn dimensions(spelling: &Spelling) -> Option<(&'static str, ModelDimensions)
     Some((key, MODELS.dimensions(key).ok()?))
 }
 
-/// Lists models of the same family, or all models.
-fn near(spelling: &Spelling) -> String {
+/// Maximum number of proposed names.
+const MAX_PROPOSALS: usize = 3;
+
+/// Proposes similar names, otherwise lists the models of the same family, otherwise all models.
+fn near(name: &str, spelling: &Spelling) -> String {
+    let similar = similar(name, spelling.format.is_some());
+    if !similar.is_empty() {
+        return format!("did you mean {}?", similar.join(", "));
+    }
     let family: String = spelling
         .words
         .first()
@@ -160,6 +167,55 @@ fn near(spelling: &Spelling) -> String {
         same if family.is_empty() || same.is_empty() => format!("known models: {}", names("")),
         same => format!("known models of this family: {same}"),
     }
+}
+
+/// Returns the names that differ from `name` by a typing error, the most similar first. A different
+/// number is a different model, not a typing error.
+fn similar(name: &str, has_format: bool) -> Vec<&'static str> {
+    let lower = name.to_ascii_lowercase();
+    let last = lower.rsplit('/').next().unwrap_or(&lower);
+    let base = match last.rsplit_once('-') {
+        Some((base, _)) if has_format => base,
+        Some(_) | None => last,
+    };
+    let digits = |text: &str| -> String { text.chars().filter(char::is_ascii_digit).collect() };
+    let most = 1 + base.len() / 8;
+    let mut found: Vec<(usize, &'static str)> = MODELS
+        .names()
+        .filter(|known| digits(known) == digits(base))
+        .map(|known| (distance(known, base), known))
+        .filter(|(distance, _)| *distance <= most)
+        .collect();
+    found.sort_unstable();
+    found
+        .into_iter()
+        .take(MAX_PROPOSALS)
+        .map(|(_, known)| known)
+        .collect()
+}
+
+/// Returns the Damerau-Levenshtein distance: insertions, deletions, substitutions and swaps of
+/// neighbours.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
+    for (i, row) in rows.iter_mut().enumerate() {
+        row[0] = i;
+    }
+    for (j, first) in rows[0].iter_mut().enumerate() {
+        *first = j;
+    }
+    for i in 1..=a.len() {
+        for j in 1..=b.len() {
+            let substitution = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = substitution.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
 }
 
 /// Parsed model name: `mlx-community/gemma-3-12b-it-4bit` is family `gemma3` with 12 billion
@@ -504,5 +560,13 @@ mod tests {
             "{unknown}"
         );
         assert!(message("nobody").contains("known models: "));
+        for (typed, meant) in [
+            ("qwne3-8b", "qwen3-8b"),
+            ("qwen3-8bb", "qwen3-8b"),
+            ("mistal-large-123b-4bit", "mistral-large-123b"),
+        ] {
+            let unknown = message(typed);
+            assert!(unknown.contains(&format!("; did you mean {meant}")), "{unknown}");
+        }
     }
 }
