@@ -1,4 +1,4 @@
-//! `rooflet top`: live view of the fleet in a terminal.
+//! `rooflet top` and `rooflet status`: live view of the fleet in a terminal, and its summary.
 //!
 //! The core is pure: [`View`] computes rows from observed objects, a key changes the state of the
 //! screen, and the view is drawn into a buffer of cells. The shell watches the API server and owns
@@ -19,6 +19,7 @@ mod printable;
 mod reader;
 mod scope;
 mod screen;
+mod status;
 mod table;
 mod table_kind;
 mod terminal;
@@ -27,6 +28,7 @@ mod watches;
 
 pub use self::live::{ShowError, show};
 pub use self::reader::read;
+pub use self::status::FleetStatus;
 pub use self::table_kind::TableKind;
 pub use self::terminal::is_interactive;
 pub use self::view::View;

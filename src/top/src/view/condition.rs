@@ -30,7 +30,7 @@ impl Condition {
         conditions.iter().map(printed).collect()
     }
 
-    pub(super) fn find<'a>(conditions: &'a [Self], kind: &str) -> Option<&'a Self> {
+    pub(crate) fn find<'a>(conditions: &'a [Self], kind: &str) -> Option<&'a Self> {
         conditions.iter().find(|condition| condition.kind == kind)
     }
 }

@@ -78,7 +78,7 @@ impl DeploymentRow {
     }
 
     /// Returns `Ready`, or the reason why the deployment is not ready.
-    fn state(&self) -> Cell {
+    pub(crate) fn state(&self) -> Cell {
         let is = |kind, status| Condition::find(&self.conditions, kind).filter(|one| one.status == status);
         if let Some(degraded) = is(condition_type::DEGRADED, "True") {
             return Cell::text(&degraded.reason).with_tone(Tone::Bad);

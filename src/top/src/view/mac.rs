@@ -119,16 +119,16 @@ impl MacRow {
         }
     }
 
-    fn problems(&self) -> String {
+    /// Returns the conditions that report a problem while they are true.
+    pub(crate) fn problem_conditions(&self) -> impl Iterator<Item = &Condition> {
         let is_problem = |condition: &&Condition| {
             condition.status == "True" && !EXPECTED.contains(&condition.kind.as_str())
         };
-        let kinds: Vec<_> = self
-            .conditions
-            .iter()
-            .filter(is_problem)
-            .map(|one| one.kind.as_str())
-            .collect();
+        self.conditions.iter().filter(is_problem)
+    }
+
+    fn problems(&self) -> String {
+        let kinds: Vec<_> = self.problem_conditions().map(|one| one.kind.as_str()).collect();
         kinds.join(",")
     }
 
