@@ -82,6 +82,38 @@ fn invalid_manifests_are_rejected_with_the_field_and_not_stored() {
             "spec: {model: {source: 'local://guide'}, placement: {tolerations: [{value: x}]}}",
             "spec.placement.tolerations[0].operator: Invalid value: operator must be Exists when `key` is empty",
         ),
+        (
+            "spec: {model: {source: 'local://guide'}, serving: {name: 'my guide'}}",
+            "spec.serving.name: Invalid value: \"my guide\": must consist of letters, digits",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, serving: {name: team/guide}}",
+            "spec.serving.name: Invalid value: \"team/guide\": must consist of letters, digits",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, serving: {name: \"a\\nb\"}}",
+            "spec.serving.name: Invalid value: \"a\\nb\": must consist of letters, digits",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, routing: {fallbacks: [other, bad]}}",
+            "spec.routing.fallbacks: Invalid value: must not contain the served name",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, serving: {name: own}, routing: {fallbacks: [own]}}",
+            "spec.routing.fallbacks: Invalid value: must not contain the served name",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {rollingUpdate: {minThroughput: '500%'}}}",
+            "spec.strategy.rollingUpdate.minThroughput: Invalid value: \"500%\": must be tokens/s, or a percentage of at most 100%",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, strategy: {maintenanceWindows: [{start: '02:00', duration: 1h, timeZone: Mars/Base}]}}",
+            "unknown time zone Mars/Base evaluating rule: timeZone must be an IANA name such as Europe/Berlin",
+        ),
+        (
+            "spec: {model: {source: 'local://guide'}, autoscaling: {maxReplicas: 2, schedules: [{from: '08:00', to: '09:00', minReplicas: 1, timeZone: CEST}]}}",
+            "unknown time zone CEST evaluating rule: timeZone must be an IANA name such as Europe/Berlin",
+        ),
     ];
     let head = GOOD.split("spec:").next().expect("a head");
     for (spec, expect) in cases {

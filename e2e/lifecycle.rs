@@ -57,11 +57,13 @@ fn deployment_is_applied_served_scaled_and_deleted() {
             "AVAILABLE",
             "TOK/S(P/M)",
             "TTFT(P/M)",
+            "REASON",
             "AGE"
         ]
     );
     let row: Vec<&str> = table.lines().nth(1).expect("a row").split_whitespace().collect();
     assert_eq!(row[..5], ["guide", "local://guide", "1/1", "1", "1"]);
+    assert_eq!(row[7], "AllReplicasReady");
 
     // kubectl can apply its own output: an object and a List. A status update in between causes a
     // conflict, so the apply is retried.

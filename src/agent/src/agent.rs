@@ -202,6 +202,7 @@ impl Agent {
         };
         let sources = Sources {
             api: control_plane.as_ref().map(|side| side.replicas.clone()),
+            nodes: control_plane.as_ref().map(|side| side.nodes.clone()),
             fleet: control_plane
                 .as_ref()
                 .map(|side| self.identify_fleet(side, &shared)),

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use tracing::{info, warn};
 
 use self::pulls::{HubLookup, Pulls};
 pub(crate) use self::servable::{ASKING_HUB, DownloadProblem, PendingPull};
@@ -192,6 +195,30 @@ impl Models {
         }
     }
 
+    /// Returns the last start of a worker with a downloaded model, in whole seconds.
+    fn last_use(&self, source: &ModelSource) -> Option<Time> {
+        let (ModelSource::Hub(model), Some(pulls)) = (source, &self.pulls) else {
+            return None;
+        };
+        let used = Timestamp::try_from(pulls.downloads().last_use(model)?).ok()?;
+        Timestamp::from_second(used.as_second()).ok().map(Time)
+    }
+
+    /// Deletes a downloaded model on request, unless its directory is in `used`.
+    pub(crate) fn delete(&self, model: &HubModel, requested: Timestamp, used: &BTreeSet<Utf8PathBuf>) {
+        let Some(downloads) = self.pulls.as_ref().map(Pulls::downloads) else {
+            return;
+        };
+        if downloads.find(model).is_none_or(|path| used.contains(&path)) {
+            return;
+        }
+        match downloads.delete(model, requested.into()) {
+            Ok(Some(bytes)) => info!(%model, %bytes, "deleted model on request"),
+            Ok(None) => {}
+            Err(err) => warn!(%model, error = %err, "failed to delete a model on request"),
+        }
+    }
+
     pub(crate) fn download_speed(&self) -> Option<DownloadSpeed> {
         self.pulls.as_ref()?.speed()
     }
@@ -280,7 +307,13 @@ impl Models {
         let downloaded = self.directory.downloaded().into_iter();
         let downloaded = downloaded.map(|model| (model.to_string(), Some(ModelSource::Hub(model))));
         let all: Vec<_> = local.chain(downloaded).collect();
-        let described = all.into_iter().map(|(name, source)| self.describe(name, source));
+        let described = all.into_iter().map(|(name, source)| {
+            let last_used_time = source.as_ref().and_then(|source| self.last_use(source));
+            NodeModel {
+                last_used_time,
+                ..self.describe(name, source)
+            }
+        });
         Ok(described.collect())
     }
 

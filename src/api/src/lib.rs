@@ -8,6 +8,7 @@ pub mod conditions;
 pub mod crd;
 pub mod engine_failure;
 pub mod meta;
+pub mod model_requests;
 pub mod reasons;
 pub mod v1alpha1;
 pub mod wire;

@@ -49,6 +49,10 @@ pub const MOVE_ANNOTATION: &str = "rooflet.dev/move-to";
 pub const PREPARE_ANNOTATION: &str = "rooflet.dev/prepare";
 /// Annotation of FleetNodes: each new value requests one measurement of the machine.
 pub const PROBE_ANNOTATION: &str = "rooflet.dev/probe";
+/// Annotation of FleetNodes: models of a hub that the agent downloads and keeps.
+pub(crate) const KEEP_MODELS_ANNOTATION: &str = "rooflet.dev/keep-models";
+/// Annotation of FleetNodes: downloaded models that the agent deletes.
+pub(crate) const DELETE_MODELS_ANNOTATION: &str = "rooflet.dev/delete-models";
 /// Finalizer of replicas. The agent removes it after the worker has stopped and its memory is free.
 pub const REPLICA_FINALIZER: &str = "rooflet.dev/worker";
 /// Namespace of node Leases; exists on every Kubernetes cluster.
@@ -78,7 +82,7 @@ pub struct Key {
 }
 
 /// All labels and annotations that rooflet reads or sets. Those of users are first.
-pub const KEYS: [Key; 16] = [
+pub const KEYS: [Key; 18] = [
     Key {
         name: ADMISSION_ANNOTATION,
         on: "annotation of ModelDeployments",
@@ -114,6 +118,18 @@ pub const KEYS: [Key; 16] = [
         on: "annotation of FleetNodes",
         set_by: "user, `rooflet probe --node`",
         meaning: "each new value requests one measurement, which runs when no worker runs",
+    },
+    Key {
+        name: KEEP_MODELS_ANNOTATION,
+        on: "annotation of FleetNodes",
+        set_by: "`rooflet models prefetch`",
+        meaning: "hub models, separated by commas, that the agent downloads and keeps",
+    },
+    Key {
+        name: DELETE_MODELS_ANNOTATION,
+        on: "annotation of FleetNodes",
+        set_by: "`rooflet models delete`",
+        meaning: "`MODEL=TIME`, separated by commas: the agent deletes copies from before that time, unless a replica uses them",
     },
     Key {
         name: CHIP_LABEL,

@@ -116,6 +116,26 @@ impl Downloads {
         }
     }
 
+    /// Returns the last start of a worker with a model, if any.
+    pub fn last_use(&self, model: &HubModel) -> Option<SystemTime> {
+        let used = fs::metadata(hidden(&self.path(model), USED));
+        used.and_then(|used| used.modified()).ok()
+    }
+
+    /// Deletes a complete model whose download ended before `before`. Returns its size, or `None`
+    /// if no such model exists.
+    pub fn delete(&self, model: &HubModel, before: SystemTime) -> io::Result<Option<Bytes>> {
+        let Some(path) = self.find(model) else {
+            return Ok(None);
+        };
+        if fs::metadata(&path)?.modified()? >= before {
+            return Ok(None);
+        }
+        let bytes = stored(&path);
+        remove(&path)?;
+        Ok(Some(bytes))
+    }
+
     /// Returns all complete models, sorted.
     pub fn list(&self) -> Vec<(HubModel, Utf8PathBuf)> {
         let mut found = Vec::new();

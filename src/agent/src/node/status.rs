@@ -6,6 +6,7 @@ use super::conditions::{NodeCondition, conditions};
 use super::facts::NodeFacts;
 use super::hardware::{published_probe, show_engine};
 use super::probe::ProbeResult;
+use crate::replica::ReplicaKey;
 use crate::workers::crash::reduced;
 use rooflet_api::conditions::set_condition;
 use rooflet_api::v1alpha1::{Basis, DataSheet, FleetNodeStatus, NodeInfo, NodeSummary, Resources};
@@ -79,6 +80,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
         download: reports.download,
         models: reports.models.clone(),
         replicas: i32::try_from(reports.replicas.len()).unwrap_or(i32::MAX),
+        replica_names: reports.replicas.keys().map(ReplicaKey::to_string).collect(),
         conditions: previous.conditions.clone(),
     };
     for stated in conditions(facts, &previous.conditions, now) {

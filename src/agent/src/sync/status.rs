@@ -358,21 +358,14 @@ fn download(pull: &PendingPull, before: Option<&DownloadStatus>, now: Timestamp)
     let grown = before.map_or(done, |before| done.saturating_sub(before.bytes));
     match before {
         // The digest did not match, and the files are downloaded again.
-        Some(before) if done < before.bytes => DownloadStatus {
-            bytes: done,
-            ..before.clone()
-        },
+        Some(before) if done < before.bytes => DownloadStatus::new(done, total, before.updated_at.clone()),
         Some(before)
             if grown == 0
                 || (grown < total / DOWNLOAD_STEPS && since(now, before.updated_at.0) < DOWNLOAD_PERIOD) =>
         {
             before.clone()
         }
-        Some(_) | None => DownloadStatus {
-            bytes: done,
-            total_bytes: total,
-            updated_at: Time(whole_seconds(now)),
-        },
+        Some(_) | None => DownloadStatus::new(done, total, Time(whole_seconds(now))),
     }
 }
 

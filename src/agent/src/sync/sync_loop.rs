@@ -32,7 +32,7 @@ use crate::reports::Reports;
 use crate::workers::Workers;
 use crate::workers::crash::{CrashWatch, reduced};
 use rooflet_api::meta::RESTORED_ANNOTATION;
-use rooflet_api::v1alpha1::{Chip, HubModel, ModelReplica, NodeModel};
+use rooflet_api::v1alpha1::{Chip, FleetNode, HubModel, ModelReplica, NodeModel};
 use rooflet_base::clock::Clock;
 use rooflet_base::latest::Latest;
 use rooflet_base::units::Bytes;
@@ -57,6 +57,8 @@ pub(super) struct Displaced {
 pub(crate) struct Sources {
     /// Replicas bound to this node. `None` without an API server.
     pub api: Option<Cache<ModelReplica>>,
+    /// FleetNodes, which contain requests of administrators. `None` without an API server.
+    pub nodes: Option<Cache<FleetNode>>,
     /// Identity of the API server's fleet. `None` without an API server.
     pub fleet: Option<FleetIdentity>,
     /// Restoration of replicas after the API server was rebuilt. `None` without an API server.
@@ -148,6 +150,7 @@ impl SyncLoop {
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.apply(&desired, &plan);
         self.prefetch(&desired, &observed);
+        self.delete_requested(&desired);
         if self.computes_here {
             self.workers.pacing().set_shares(reserved_shares(&desired, &plan));
         }

@@ -118,6 +118,7 @@ impl Fixture {
             clock,
             sources: Sources {
                 api: None,
+                nodes: None,
                 fleet: None,
                 restoration: None,
                 manifests: Some(manifests_rx),

@@ -11,6 +11,7 @@ use rooflet_base::quantity::DURATION_PATTERN;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.minReplicas <= self.maxReplicas").message("minReplicas must be less than or equal to maxReplicas"))]
+#[x_kube(validation = Rule::new("!has(self.schedules) || self.schedules.all(s, !has(s.timeZone) || s.timeZone == 'Z' || (oldSelf.hasValue() && has(oldSelf.value().schedules) && oldSelf.value().schedules.exists(o, has(o.timeZone) && o.timeZone == s.timeZone)) || timestamp('2026-01-01T00:00:00Z').getHours(s.timeZone) >= 0)").message("timeZone must be an IANA name such as Europe/Berlin, or an offset such as +02:00").field_path(".schedules").optional_old_self(true))]
 pub struct AutoscalingSpec {
     /// Minimum number of replicas. With 0, the last replica is removed after scaleToZeroAfter
     /// without requests. The gateway queues the next request until a replica is ready.
@@ -102,7 +103,7 @@ pub struct AutoscalingSchedule {
     /// End time, as HH:MM. If it is not after `from`, the schedule ends on the next day.
     #[schemars(regex(pattern = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
     pub to: String,
-    /// IANA time zone such as Europe/Berlin. Default: UTC.
+    /// IANA time zone such as Europe/Berlin, or an offset such as +02:00. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub time_zone: Option<String>,

@@ -112,6 +112,8 @@ impl JsonSchema for CountOrPercent {
             // fields.
             "nullable": false,
             "pattern": PERCENT_PATTERN,
+            // Bounds the estimated cost of rules.
+            "maxLength": 5,
             "minimum": 0,
             "maximum": 1_000_000,
         })

@@ -1,6 +1,6 @@
 //! FleetNode: one machine of the fleet.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -67,17 +67,22 @@ use super::{Basis, Probe, TaintEffect};
         description = "Whether the agent sends heartbeats and can serve models."
     ),
     printcolumn(
+        name = "Cordoned",
+        type_ = "boolean",
+        json_path = ".spec.unschedulable",
+        description = "Whether the node is cordoned."
+    ),
+    printcolumn(
+        name = "Drain",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Drained\")].reason",
+        description = "Progress of a drain: Draining or Drained. Empty without a drain."
+    ),
+    printcolumn(
         name = "Age",
         type_ = "date",
         json_path = ".metadata.creationTimestamp",
         description = "Time since the node joined."
-    ),
-    printcolumn(
-        name = "Cordoned",
-        type_ = "boolean",
-        json_path = ".spec.unschedulable",
-        description = "Whether the node is cordoned.",
-        priority = 1
     ),
     printcolumn(
         name = "OS",
@@ -173,6 +178,9 @@ pub struct FleetNodeStatus {
     pub models: Vec<NodeModel>,
     /// Number of replicas on the node.
     pub replicas: i32,
+    /// Replicas on the node, as NAMESPACE/NAME.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replica_names: Vec<String>,
     /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent,
     /// QuietHours, LowPowerMode, MemoryReduced, MatrixUnitsUnused, AnonymousAccess,
     /// WiredMemoryLeaked, RebootRequired, ProbeFresh, VersionSkew, Drained. Some conditions act as taints: see
@@ -297,6 +305,10 @@ pub struct NodeModel {
     pub cost: Option<ModelCost>,
     /// Maximum context length of the model, in tokens.
     pub max_context_tokens: u32,
+    /// Last start of a worker with a downloaded model. Unset for models in the agent's `--model-dir`,
+    /// and until the first start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_used_time: Option<Time>,
     /// Reason why the model cannot be served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

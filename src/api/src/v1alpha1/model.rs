@@ -217,9 +217,11 @@ impl fmt::Display for ModelSource {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServingSpec {
-    /// Model name in client requests. Default: name of the deployment.
+    /// Model name in client requests: letters, digits and `.`, `_`, `:`, `-`. Default: name of the
+    /// deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = Rule::new(r"self.matches('^[A-Za-z0-9][A-Za-z0-9._:-]*$')").message("must consist of letters, digits and '.', '_', ':', '-', and start with a letter or digit: clients send the name, and `NAMESPACE/NAME` selects a namespace"))]
     pub name: Option<String>,
     /// Maximum tokens of a request, prompt and answer together. Longer requests are rejected, never
     /// truncated. Default: the model's own maximum, but at most 32768.

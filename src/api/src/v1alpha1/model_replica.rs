@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ArtifactSpec, GoldenPrompt, ModelSpec, ObjectivesSpec, PlacementSpec, ServingSpec};
 use rooflet_base::quantile::{nearest, sorted};
+use rooflet_base::units::Bytes;
 
 /// Copy of a model on one node, comparable to a Pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -79,6 +80,13 @@ use rooflet_base::quantile::{nearest, sorted};
         priority = 1
     ),
     printcolumn(
+        name = "Downloaded",
+        type_ = "string",
+        json_path = ".status.download.progress",
+        description = "Downloaded percent / size of the model's files. Empty if they are complete.",
+        priority = 1
+    ),
+    printcolumn(
         name = "Revision",
         type_ = "string",
         json_path = ".metadata.labels.rooflet\\.dev/revision",
@@ -96,6 +104,7 @@ pub struct ModelReplicaSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactSpec>,
     /// Settings for clients.
+    #[schemars(transform = RecursiveTransform(without_rules))]
     pub serving: ServingSpec,
     /// Required speed, reserved on the node. Follows the ModelDeployment without a restart.
     #[serde(default, skip_serializing_if = "ObjectivesSpec::is_empty")]
@@ -121,7 +130,7 @@ pub struct ModelReplicaSpec {
 
 /// Removes validation rules that the ModelDeployment already enforces: objects stored before a rule
 /// existed can still be copied.
-fn without_rules(schema: &mut Schema) {
+pub(super) fn without_rules(schema: &mut Schema) {
     schema.remove("x-kubernetes-validations");
 }
 
@@ -214,8 +223,24 @@ pub struct DownloadStatus {
     pub bytes: u64,
     /// Bytes of all required files of the model.
     pub total_bytes: u64,
+    /// Downloaded percent / size of all files, for the columns of `kubectl get`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub progress: String,
     /// Time of the last progress.
     pub updated_at: Time,
+}
+
+impl DownloadStatus {
+    pub fn new(bytes: u64, total_bytes: u64, updated_at: Time) -> Self {
+        let percent = bytes.saturating_mul(100).checked_div(total_bytes).unwrap_or(0);
+        let total = Bytes(total_bytes).to_string().replace(' ', "");
+        Self {
+            bytes,
+            total_bytes,
+            progress: format!("{percent}%/{total}"),
+            updated_at,
+        }
+    }
 }
 
 /// Admission decision of a node, with its calculation.

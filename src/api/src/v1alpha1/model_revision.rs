@@ -1,8 +1,10 @@
 //! ModelRevision: immutable snapshot of a template.
 
 use kube::{CustomResource, KubeSchema};
+use schemars::transform::RecursiveTransform;
 use serde::{Deserialize, Serialize};
 
+use super::model_replica::without_rules;
 use super::{ArtifactSpec, ModelSpec, ServingSpec};
 
 /// Template of a ModelDeployment with resolved defaults, kept for history and undo.
@@ -71,6 +73,7 @@ pub struct ModelRevisionSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<ArtifactSpec>,
     /// Settings for clients.
+    #[schemars(transform = RecursiveTransform(without_rules))]
     pub serving: ServingSpec,
     /// `spec.restartedAt` of the deployment.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -14,6 +14,7 @@ use rooflet_base::quantity::DURATION_PATTERN;
 #[x_kube(validation = Rule::new("(self.type == 'Canary') == has(self.canary)").message("canary must be set when type is Canary, and only then"))]
 #[x_kube(validation = Rule::new("!has(self.canary) || has(self.goldenPrompts) || self.canary.steps.all(s, !has(s.analysis) || s.analysis.ifInconclusive != 'Promote')").message("ifInconclusive: Promote requires goldenPrompts: without them nothing verifies the new revision"))]
 #[x_kube(validation = Rule::new("!has(self.canary) || [self.canary.steps.map(s, has(s.analysis) ? 1 : !has(s.setWeight) ? 0 : s.setWeight < 100 ? 2 : 3)].all(k, k.indexOf(1) == -1 || (k.indexOf(2) != -1 && k.indexOf(2) < k.indexOf(1) && (k.indexOf(3) == -1 || k.lastIndexOf(1) < k.indexOf(3))))").message("an analysis compares two revisions: it must follow a setWeight below 100 and precede setWeight: 100"))]
+#[x_kube(validation = Rule::new("!has(self.maintenanceWindows) || self.maintenanceWindows.all(s, !has(s.timeZone) || s.timeZone == 'Z' || (oldSelf.hasValue() && has(oldSelf.value().maintenanceWindows) && oldSelf.value().maintenanceWindows.exists(o, has(o.timeZone) && o.timeZone == s.timeZone)) || timestamp('2026-01-01T00:00:00Z').getHours(s.timeZone) >= 0)").message("timeZone must be an IANA name such as Europe/Berlin, or an offset such as +02:00").field_path(".maintenanceWindows").optional_old_self(true))]
 pub struct StrategySpec {
     /// RollingUpdate replaces replicas a few at a time. Canary first tests the new revision with
     /// some replicas. Recreate stops all replicas before it starts new ones.
@@ -158,6 +159,7 @@ pub struct RollingUpdateSpec {
     /// their streams busy, in the chip time that other deployments leave. A replica without a
     /// prediction counts as 0. If no replica has a prediction, no rollout starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("type(self) != string || self.matches('^([0-9]{1,2}|100)%$')").message("must be tokens/s, or a percentage of at most 100%: a rollout cannot keep more than the present throughput"))]
     pub min_throughput: Option<CountOrPercent>,
 }
 

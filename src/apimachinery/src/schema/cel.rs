@@ -12,6 +12,7 @@ mod parts;
 mod reads;
 mod rule;
 mod shape;
+mod time_zone;
 
 use std::{
     collections::HashMap,

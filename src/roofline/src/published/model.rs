@@ -38,6 +38,7 @@ impl ServedModel {
         NodeModel {
             name,
             architecture,
+            last_used_time: None,
             weights_bytes: weights.resident().0,
             kv_bytes_per_token: kv_growth.0,
             activation_bytes: activation_bytes(dimensions, max_context_tokens, self.kv_bits).0,

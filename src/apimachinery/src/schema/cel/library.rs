@@ -15,7 +15,7 @@ use kube_cel::{
 };
 use regex::Regex;
 
-use super::{budget, shape};
+use super::{budget, shape, time_zone};
 use crate::schema::pattern;
 
 /// Maximum number of cached patterns.
@@ -37,6 +37,7 @@ pub(super) fn context() -> Context<'static> {
     context.add_function("lists.range", range);
     context.add_function("replace", replace);
     context.add_function("join", join);
+    time_zone::register(&mut context);
     budget::register(&mut context);
     shape::register(&mut context);
     context

@@ -526,3 +526,27 @@ fn rejects_undeclared_functions() {
         assert_eq!(rejected(rule), "", "{rule}");
     }
 }
+
+/// Examples of the CEL specification: fields of timestamps, with and without a time zone.
+#[test]
+fn timestamps_have_fields_in_time_zones() {
+    for rule in [
+        "timestamp('2009-02-13T23:31:30Z').getHours() == 23",
+        "timestamp('2009-02-13T23:31:30Z').getHours('America/Phoenix') == 16",
+        "timestamp('2009-02-13T23:31:30Z').getMonth() == 1",
+        "timestamp('2009-02-13T23:31:30Z').getDate() == 13",
+        "timestamp('2009-02-13T23:31:30Z').getDate('Australia/Sydney') == 14",
+        "timestamp('2009-02-13T23:31:30Z').getDayOfMonth() == 12",
+        "timestamp('2009-02-13T23:31:30Z').getDayOfWeek('UTC') == 5",
+        "timestamp('2009-02-13T23:31:30Z').getHours('+11:00') == 10",
+        "duration('10000s').getHours() == 2",
+    ] {
+        assert!(holds(json!({"type": "string"}), rule, json!("x")), "{rule}");
+    }
+    let rule = json!({"rule": "timestamp('2009-02-13T23:31:30Z').getHours(self) >= 0", "message": "m"});
+    let found = causes(json!({"type": "string"}), rule, json!("Mars/Base"), None);
+    assert_eq!(
+        found,
+        [r#"spec: Invalid value: "string": unknown time zone Mars/Base evaluating rule: m"#]
+    );
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::schema::StructuralSchema;
-use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
+use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica, ModelRevision};
 
 fn gizmos() -> Value {
     let mut crd = json!({
@@ -146,13 +146,45 @@ fn invalid_stored_fields_stay_valid_until_changed() {
             "model": {"source": "local://guide"}, "serving": {"contextTokens": 512},
             "objectives": {"timeToFirstToken": {"max": "0s", "atPromptTokens": 513}},
             "placement": {"tolerations": [{"value": "x"}, {"key": "k", "operator": "Exists", "value": "v"}]},
+            "routing": {"fallbacks": ["my guide"]},
+            "strategy": {
+                "rollingUpdate": {"minThroughput": "500%"},
+                "maintenanceWindows": [{"start": "02:00", "duration": "1h", "timeZone": "Mars/Base"}],
+            },
+            "autoscaling": {
+                "maxReplicas": 3,
+                "schedules": [{"from": "08:00", "to": "09:00", "minReplicas": 1, "timeZone": "Europe/Berlyn"}],
+            },
         },
     });
+    old["spec"]["serving"]["name"] = json!("my guide");
     schema.apply_defaults(&mut old);
-    assert_eq!(causes(&old, None).len(), 4);
+    let rejected = causes(&old, None);
+    assert_eq!(rejected.len(), 9, "{rejected:#?}");
+    for (field, problem) in [
+        ("spec.serving.name: ", "must consist of letters, digits"),
+        ("spec.routing.fallbacks: ", "must not contain the served name"),
+        ("spec.strategy.rollingUpdate.minThroughput: ", "at most 100%"),
+        (
+            "spec.strategy: ",
+            "unknown time zone Mars/Base evaluating rule: timeZone must be",
+        ),
+        (
+            "spec.autoscaling: ",
+            "unknown time zone Europe/Berlyn evaluating rule: timeZone must be",
+        ),
+    ] {
+        let is_reported = |cause: &String| cause.starts_with(field) && cause.contains(problem);
+        assert!(
+            rejected.iter().any(is_reported),
+            "{field} {problem}: {rejected:#?}"
+        );
+    }
     let mut scaled = old.clone();
     scaled["spec"]["replicas"] = json!(3);
     scaled["spec"]["placement"]["strategy"] = json!("BinPack");
+    scaled["spec"]["autoscaling"]["maxReplicas"] = json!(4);
+    scaled["spec"]["strategy"]["rollbackOnFailure"] = json!(true);
     assert_eq!(causes(&scaled, Some(&old)), [""; 0]);
     // A change of these fields must satisfy the rules.
     let mut changed = old.clone();
@@ -168,6 +200,12 @@ fn invalid_stored_fields_stay_valid_until_changed() {
         },
     });
     let rejected = StructuralSchema::of_kind::<ModelReplica>().validate(&replica, None);
+    assert!(rejected.is_empty(), "{rejected:?}");
+    let revision = json!({
+        "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelRevision", "metadata": {"name": "guide-1"},
+        "spec": {"revision": 1, "model": old["spec"]["model"], "serving": old["spec"]["serving"]},
+    });
+    let rejected = StructuralSchema::of_kind::<ModelRevision>().validate(&revision, None);
     assert!(rejected.is_empty(), "{rejected:?}");
 }
 

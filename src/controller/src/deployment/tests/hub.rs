@@ -166,11 +166,7 @@ fn advancing_download_is_progress() {
         scene.second = second;
         let status = ModelReplicaStatus {
             phase: ReplicaPhase::Pulling,
-            download: Some(DownloadStatus {
-                bytes: second as u64,
-                total_bytes: 100,
-                updated_at: Time(at(second)),
-            }),
+            download: Some(DownloadStatus::new(second as u64, 100, Time(at(second)))),
             ..ModelReplicaStatus::default()
         };
         scene.replica("r1").status = Some(status);
