@@ -134,7 +134,7 @@ fn capacity_is_reserved_for_a_node_failure(cluster: &Cluster) {
             .iter()
             .find(|node| !taken.iter().any(|taken| taken == *node)),
     );
-    let output = cluster.rooflet(&format!("drain {drained} --timeout=60"));
+    let output = cluster.rooflet(&format!("drain {drained} --timeout=60s"));
     assert!(output.status.success(), "{output:?}");
     let nodes = wait_for_ready(cluster, "large", 3);
     assert!(nodes.iter().any(|node| Some(&node.as_str()) == free), "{nodes:?}");

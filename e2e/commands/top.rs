@@ -137,6 +137,80 @@ fn top_prints_predicted_and_measured_figures_for_scripts() {
     assert_eq!(json["problems"].as_array().map(Vec::len), Some(4), "{json}");
 }
 
+fn verb(kubeconfig: &Path, args: &[&str]) -> Output {
+    let output = Command::new(rooflet())
+        .args(args)
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .output();
+    output.expect("the binary starts")
+}
+
+#[test]
+fn status_models_logs_and_plan_describe_the_fleet() {
+    let Some((cluster, _agent)) = fleet() else {
+        return;
+    };
+    let kubeconfig = cluster.scratch.join("kubeconfig");
+    cluster.rooflet("cordon real-1");
+    let text = eventually("the cordoned Mac as the only problem", || {
+        let text = stdout(&verb(&kubeconfig, &["status"]));
+        let is_expected = text.starts_with("1 problem:\n  warning mac/real-1: Cordoned");
+        if is_expected { Ok(text) } else { Err(text) }
+    });
+    assert!(
+        text.contains("3 of 3 Macs ready") && text.contains("Ready,Cordoned"),
+        "{text}"
+    );
+    cluster.rooflet("uncordon real-1");
+    let json: Value =
+        serde_json::from_str(&stdout(&verb(&kubeconfig, &["status", "-o", "json"]))).expect("JSON");
+    assert_eq!(json["totals"]["macs"], 3, "{json}");
+
+    let models = stdout(&verb(&kubeconfig, &["models", "list"]));
+    let guide = models
+        .lines()
+        .find(|line| line.contains("local://guide") && line.contains("real-1"));
+    assert!(guide.is_some_and(|line| line.ends_with("1 replica")), "{models}");
+    let absent = verb(
+        &kubeconfig,
+        &["models", "delete", "hf://o/absent", "--node=real-1"],
+    );
+    let message = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert!(
+        message.contains("real-1 has no downloaded model hf://o/absent"),
+        "{message}"
+    );
+    let kept = stdout(&verb(
+        &kubeconfig,
+        &["models", "prefetch", "hf://o/n", "--node=mini-1"],
+    ));
+    assert!(
+        kept.contains("fleetnode.rooflet.dev/mini-1 hf://o/n: prefetch requested"),
+        "{kept}"
+    );
+    let node = cluster.kubectl.json("mac mini-1").expect("the node");
+    assert_eq!(
+        node["metadata"]["annotations"]["rooflet.dev/keep-models"],
+        "hf://o/n"
+    );
+
+    let log = stdout(&verb(&kubeconfig, &["logs", "mdep/guide", "--tail=5"]));
+    assert!(
+        !log.is_empty() && log.lines().all(|line| line.starts_with("[guide-")),
+        "{log}"
+    );
+
+    let plan = verb(&kubeconfig, &["plan", "--current"]);
+    let printed = String::from_utf8_lossy(&plan.stdout).into_owned();
+    assert_eq!(
+        plan.status.code(),
+        Some(0),
+        "{printed}{}",
+        String::from_utf8_lossy(&plan.stderr)
+    );
+    assert!(printed.contains("chat") && printed.contains("guide"), "{printed}");
+}
+
 /// Shell in a terminal of tmux. The server of tmux ends when the value is dropped.
 struct Terminal {
     socket: String,

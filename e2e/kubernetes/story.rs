@@ -164,7 +164,7 @@ fn drain(cluster: &KubernetesCluster) {
             String::from_utf8_lossy(&output.stderr)
         );
     };
-    run(&["drain", "mini-1", "--timeout=120"]);
+    run(&["drain", "mini-1", "--timeout=120s"]);
     eventually("both replicas on mini-2", || {
         let all = replicas(cluster)?;
         let is_there = |replica: &Value| replica["spec"]["nodeName"] == "mini-2";

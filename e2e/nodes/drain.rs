@@ -73,7 +73,7 @@ fn drain_fails_no_request() {
             }
             answered
         });
-        let drained = cluster.rooflet("drain node-1 --timeout=120");
+        let drained = cluster.rooflet("drain node-1 --timeout=120s");
         let moved = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually("both replicas on the other node", || {
                 match on(&cluster, "node-2")? {
@@ -98,7 +98,7 @@ fn drain_fails_no_request() {
 
     // No other node accepts the replicas. They stay, and the command reports it.
     assert!(cluster.rooflet("cordon node-3").status.success());
-    let stuck = cluster.rooflet("drain node-2 --timeout=5");
+    let stuck = cluster.rooflet("drain node-2 --timeout=5s");
     assert_eq!(stuck.status.code(), Some(1));
     let reported = lines(&stuck.stderr);
     assert!(
@@ -112,7 +112,7 @@ fn drain_fails_no_request() {
 
     // The node in quiet hours accepts the replicas, because no other node does.
     assert!(cluster.rooflet("uncordon node-3").status.success());
-    let drained = cluster.rooflet("drain node-2 --timeout=120");
+    let drained = cluster.rooflet("drain node-2 --timeout=120s");
     assert!(drained.status.success(), "{}", lines(&drained.stderr));
     eventually("both replicas on the node in quiet hours", || {
         match on(&cluster, "node-3")? {
@@ -202,7 +202,7 @@ fn single_replica_is_replaced_before_its_eviction() {
             }
             answered
         });
-        let drained = cluster.rooflet(&format!("drain {from} --timeout=120"));
+        let drained = cluster.rooflet(&format!("drain {from} --timeout=120s"));
         stop.store(true, Ordering::Relaxed);
         (load.join().expect("every stream is complete"), drained)
     });
@@ -271,7 +271,7 @@ fn drain_waits_for_a_long_answer() {
                 false => Err("not yet".to_owned()),
             }
         });
-        let drained = cluster.rooflet(&format!("drain {from} --timeout=120"));
+        let drained = cluster.rooflet(&format!("drain {from} --timeout=120s"));
         assert!(drained.status.success(), "{}", lines(&drained.stderr));
         let answer = answering.join().expect("no panic").expect("a response");
         assert_eq!(answer.events().last().map(String::as_str), Some("[DONE]"));

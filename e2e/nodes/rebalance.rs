@@ -61,7 +61,7 @@ fn move_frees_memory_for_an_unschedulable_model() {
     assert!(printed.contains(", makes room for default/large-"), "{printed}");
     assert!(printed.contains("Nothing was changed"), "{printed}");
 
-    let made = cluster.rooflet("rebalance --apply --timeout=60");
+    let made = cluster.rooflet("rebalance --apply --timeout=60s");
     let printed = String::from_utf8_lossy(&made.stdout).into_owned();
     assert!(made.status.success() && printed.contains(": moved; "), "{made:?}");
     for name in ["large", "left", "right"] {

@@ -3,9 +3,10 @@
 mod agent;
 mod bench;
 mod claim;
+mod completion;
 mod crd;
 mod credentials;
-pub(crate) mod doctor;
+mod doctor;
 mod failure;
 mod fit;
 mod nodes;
@@ -46,8 +47,8 @@ use rooflet_roofline::probing::MAX_SUSTAINED_SECONDS;
 use rooflet_telemetry::logging::{self, LogFormat};
 
 use self::credentials::{join, key, leave, login, token, web_page, whoami};
-use self::nodes::{cordon, drain};
-use self::observation::{events, logs, top};
+use self::nodes::{cordon, drain, models};
+use self::observation::{events, logs, status, top};
 use self::service::ServiceArgs;
 use rooflet_launchd::Daemon;
 
@@ -121,11 +122,15 @@ enum Command {
     Logs(logs::Args),
     /// Print events, changed conditions and worker exits in the order of time.
     Events(events::Args),
+    /// Print the fleet on one screen: problems first, then deployments and Macs.
+    Status(status::Args),
     /// Show the fleet live in the terminal, or once: Macs, replicas, deployments, events.
     ///
     /// With --once or --output, and if standard output is not a terminal, the command prints the
     /// tables and exits. Press ? in the live view for its keys.
     Top(top::Args),
+    /// List the models on the nodes, and request downloads and deletions.
+    Models(models::Args),
     /// Mark nodes as unschedulable.
     Cordon(cordon::Args),
     /// Mark nodes as schedulable.
@@ -167,6 +172,11 @@ enum Command {
     Worker(worker::Args),
     /// Check published numbers against physics, known facts and their own arithmetic.
     Claim(Box<claim::Args>),
+    /// Print a script that completes commands and options in a shell.
+    ///
+    /// bash: `source <(rooflet completion bash)`. zsh: `rooflet completion zsh > ~/.zfunc/_rooflet`, with
+    /// `~/.zfunc` in `fpath`. fish: `rooflet completion fish > ~/.config/fish/completions/rooflet.fish`.
+    Completion(completion::Args),
     /// Print the CustomResourceDefinitions, for `kubectl apply -f -`.
     Crd(crd::Args),
     /// Write the reference pages of the documentation.
@@ -243,6 +253,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Plan(args) => return plan::run(&args),
         Command::Simulate(args) => return simulate::run(&args),
         Command::Doctor(args) => return block_on(doctor::run(args)),
+        Command::Status(args) => return block_on(status::run(args)),
         Command::Top(args) => return block_on(top::run(args)),
         Command::Server(ServerArgs { verb: Some(verb), .. }) => match verb {
             ServerVerb::Service(verb) => return block_on(service::run(Daemon::Server, verb)),
@@ -267,6 +278,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Token(args) => block_on(token::run(args)),
         Command::Ui(args) => block_on(web_page::run(args)),
         Command::Logs(args) => block_on(logs::run(args)),
+        Command::Models(args) => block_on(models::run(args)),
         Command::Events(args) => block_on(events::run(args)),
         Command::Cordon(args) => block_on(cordon::cordon(args)),
         Command::Uncordon(args) => block_on(cordon::uncordon(args)),
@@ -282,6 +294,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::BenchRoofline(args) => block_on(bench::roofline::run(args)),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
+        Command::Completion(args) => completion::run(&args),
         Command::Crd(args) => crd::run(&args),
         #[cfg(feature = "mlx")]
         Command::Reference(args) => reference::run(&args),

@@ -8,7 +8,7 @@ use anyhow::Context;
 use camino::Utf8PathBuf;
 use kube::Client;
 
-use super::{Failure, doctor};
+use super::Failure;
 use crate::node::anonymous::AllowAnonymous;
 use crate::node::tls_files::TlsFiles;
 use crate::node::{listeners, own_log, shutdown};
@@ -183,7 +183,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let host = match (&args.recorded, &args.simulated_chip, args.simulated_memory) {
         (Some(file), ..) => {
             let (_, facts) =
-                doctor::read_recording(file).map_err(|err| Failure::new(ExitStatus::Config, err))?;
+                rooflet_doctor::read_recording(file).map_err(|err| Failure::new(ExitStatus::Config, err))?;
             Host::Recorded(facts.into())
         }
         (None, Some(chip), Some(memory)) => simulated(&node_name, chip, args.simulated_gpu_cores, memory)

@@ -2,4 +2,5 @@
 
 pub(super) mod events;
 pub(super) mod logs;
+pub(super) mod status;
 pub(super) mod top;

@@ -1,5 +1,6 @@
 //! `rooflet plan`: predicts whether Macs satisfy a demand, what limits them, and what to buy.
 
+mod current;
 mod flags;
 mod html;
 mod macs;
@@ -43,7 +44,7 @@ pub(super) struct Args {
         short = 'f',
         value_name = "FILE",
         conflicts_with_all = flags::OF_ONE_MODEL,
-        required_unless_present = "model"
+        required_unless_present_any = ["model", "current"]
     )]
     filename: Option<Utf8PathBuf>,
     /// Model: a name such as qwen3-8b with --quantization, or any other MODEL of `rooflet fit`.
@@ -87,7 +88,8 @@ pub(super) struct Args {
     /// Macs to compare with those of other --compare flags, in the format of --fleet.
     #[arg(long, value_name = "MACS", conflicts_with = "current")]
     compare: Vec<String>,
-    /// Use the FleetNodes of the kubeconfig's cluster, without their current replicas.
+    /// Use the FleetNodes of the kubeconfig's cluster, without their current replicas. Without a
+    /// model and a manifest, the demand is one replica set per ModelDeployment of the cluster.
     #[arg(long)]
     current: bool,
     /// With --current: keep the reservations of running replicas.
@@ -117,6 +119,14 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     let usage = |err: anyhow::Error| Failure::new(ExitStatus::Usage, err);
     let mut spec = match &args.filename {
         Some(file) => manifest::read(file).map_err(config)?,
+        None if args.model.is_none() => {
+            let spec = block_on(current::spec(args.kubeconfig.clone()))?;
+            spec.ok_or_else(|| {
+                usage(anyhow!(
+                    "--current: the cluster has no ModelDeployment with replicas; pass --model or --filename"
+                ))
+            })?
+        }
         None => flags::spec(args),
     };
     if let Some(fleet) = &args.fleet {

@@ -10,6 +10,7 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
+use super::ui::duration::positive_duration;
 use super::{Failure, objects, ui};
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MOVE_ANNOTATION};
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
@@ -32,9 +33,9 @@ pub(crate) struct Args {
     /// Maximum number of proposed moves.
     #[arg(long, value_name = "N", default_value_t = 20)]
     max_moves: usize,
-    /// Seconds to wait until a deployment is ready again after a move.
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
-    timeout: u64,
+    /// Maximum wait until a deployment is ready again after a move, such as 15m.
+    #[arg(long, value_name = "DURATION", default_value = "15m", value_parser = positive_duration)]
+    timeout: Duration,
     /// Value of the controller's --reserve-node-failures, so that every proposed move is possible
     /// for the controller.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -86,7 +87,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             ));
             continue;
         }
-        match execute(&client, planned, Duration::from_secs(args.timeout)).await? {
+        match execute(&client, planned, args.timeout).await? {
             Outcome::Moved(done) => ui::output(&format!("{}: {done}\n", planned.replica)),
             Outcome::Skipped(reason) => {
                 ui::output(&format!("{}: skipped: {reason}\n", planned.replica));

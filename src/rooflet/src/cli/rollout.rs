@@ -5,16 +5,18 @@ mod change;
 mod history;
 mod status;
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use camino::Utf8PathBuf;
 use kube::{Api, ResourceExt};
 
 use self::change::{Change, Promotion, patch};
+use super::ui::duration::duration;
 use super::{Failure, objects, ui};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelRevision};
 use rooflet_base::clock::Clock;
-use rooflet_base::error::ExitStatus;
 use rooflet_client::{ApiError, FIELD_MANAGER};
 
 /// Kind in front of object names, as kubectl prints it.
@@ -40,8 +42,8 @@ enum Verb {
         #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
         watch: bool,
         /// Stop watching after this time, such as 90s; 0 waits without limit.
-        #[arg(long, default_value = "0", value_name = "DURATION")]
-        timeout: String,
+        #[arg(long, default_value = "0", value_name = "DURATION", value_parser = duration)]
+        timeout: Duration,
         /// Fail if the newest revision is different.
         #[arg(long, default_value_t = 0, value_name = "N")]
         revision: i64,
@@ -102,8 +104,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             timeout,
             revision,
         } => {
-            let options = status::WatchOptions::new(watch, &timeout, revision)
-                .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
+            let options = status::WatchOptions::new(watch, timeout, revision);
             let deployment_ref = target.connect().await?;
             Ok(status::follow(
                 &deployment_ref.deployments,

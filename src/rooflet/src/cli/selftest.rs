@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::ui::duration::positive_duration;
 use super::ui::output::Output;
 use super::{Failure, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
-use rooflet_base::quantity::parse_duration;
 use rooflet_host::Host;
 use rooflet_mlx::device;
 use rooflet_selftest::{self as selftest, Check, Group, Status};
@@ -59,8 +59,10 @@ impl Only {
 const DEFAULT_SOAK: Duration = Duration::from_mins(10);
 
 fn soak_duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text).filter(|duration| !duration.is_zero() && *duration <= MAX_SOAK);
-    duration.ok_or_else(|| "must be a duration from 1ms to 168h, such as `30s`, `10m` or `2h`".to_owned())
+    let duration = positive_duration(text)
+        .ok()
+        .filter(|duration| *duration <= MAX_SOAK);
+    duration.ok_or_else(|| "must be a duration up to 168h, such as `30s`, `10m` or `2h`".to_owned())
 }
 
 /// Result of all checks.

@@ -13,6 +13,7 @@ use camino::Utf8PathBuf;
 
 use self::processes::Processes;
 use super::Failure;
+use super::ui::duration::duration;
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::listeners::BindError;
 use crate::node::own_log;
@@ -28,7 +29,6 @@ use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
 use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
-use rooflet_base::quantity::parse_duration;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
 use rooflet_gateway::{AccessLog, GatewayAccess};
@@ -278,10 +278,11 @@ fn kubeconfig_out(args: &Args) -> Utf8PathBuf {
 }
 
 /// Parses the retention of events.
-fn event_ttl(text: &str) -> Result<Duration, &'static str> {
-    let ttl =
-        parse_duration(text).filter(|ttl| !text.is_empty() && (MIN_EVENT_TTL..=MAX_EVENT_TTL).contains(ttl));
-    ttl.ok_or("must be a duration from 1m to 8760h, such as 24h")
+fn event_ttl(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        ttl if (MIN_EVENT_TTL..=MAX_EVENT_TTL).contains(&ttl) => Ok(ttl),
+        _ => Err("must be a duration from 1m to 365d".to_owned()),
+    }
 }
 
 /// Returns the kubeconfig of another API server, if one is configured. `is_set` is true if
@@ -330,8 +331,10 @@ mod tests {
 
     #[test]
     fn event_ttl_is_between_a_minute_and_a_year() {
-        assert_eq!(event_ttl("168h"), Ok(Duration::from_secs(7 * 24 * 3600)));
-        for wrong in ["", "0s", "59s", "8761h", "7d", "24"] {
+        for week in ["168h", "7d"] {
+            assert_eq!(event_ttl(week), Ok(Duration::from_secs(7 * 24 * 3600)));
+        }
+        for wrong in ["", "0s", "59s", "8761h", "366d", "24"] {
             event_ttl(wrong).unwrap_err();
         }
     }

@@ -15,7 +15,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use self::passed::Passed;
 use self::report::Report;
 use super::ui::output::Output;
-use super::{DEFAULT_LISTEN, Failure, doctor, objects, token, ui};
+use super::{DEFAULT_LISTEN, Failure, objects, token, ui};
 use rooflet_base::error::ExitStatus;
 #[cfg(test)]
 use rooflet_launchd::Job;
@@ -191,7 +191,7 @@ async fn install<A: clap::Args>(daemon: Daemon, args: InstallArgs<A>) -> Result<
         desired.user,
         daemon.log()
     ));
-    for line in doctor::sleep_lines().await {
+    for line in rooflet_doctor::sleep_lines().await {
         ui::progress(&line);
     }
     match daemon {
@@ -299,7 +299,7 @@ async fn status(daemon: Daemon, args: &StatusArgs) -> Result<ExitStatus, Failure
         system.job(daemon).await,
         system.installed()?.remove(&daemon),
         system.is_current(&files()?.0, &binary)?,
-        doctor::sleep_lines().await,
+        rooflet_doctor::sleep_lines().await,
     );
     args.output.print(&report, || Ok(report.text()))?;
     Ok(match report.is_running() {

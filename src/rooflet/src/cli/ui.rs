@@ -3,6 +3,7 @@
 //! the disk is full, are dropped.
 
 pub(crate) mod digits;
+pub(crate) mod duration;
 pub(crate) mod html;
 pub(crate) mod output;
 mod table;

@@ -5,6 +5,7 @@ use maud::{Markup, html};
 
 use super::table::{few_rounds, label, notes};
 use super::{Cell, Report};
+use crate::cli::ui::digits::number;
 use crate::cli::ui::html as ui;
 use crate::cli::ui::html::{Anchor, Drawing, page, table};
 use rooflet_benchmark::{CellReport, Metric};
@@ -140,8 +141,19 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
         Anchor::Middle,
         "prompt length, tokens",
     );
+    let is_single = lines.iter().all(|line| line.points.len() == 1);
     for (at, line) in lines.iter().enumerate() {
         let class = format!("m{}", at % 8);
+        if let (true, Some((context, value))) = (is_single, line.points.first()) {
+            // A single dot has no line that the legend could explain.
+            let label = format!("{}: {}", line.name, number(*value));
+            drawing.text(
+                "soft",
+                (x(*context) + 10.0, y(*value) + 4.0),
+                Anchor::Start,
+                &label,
+            );
+        }
         for pair in line.points.windows(2) {
             drawing.line(&class, (x(pair[0].0), y(pair[0].1)), (x(pair[1].0), y(pair[1].1)));
         }
@@ -160,14 +172,35 @@ fn plot(report: &Report, metric: Metric, heading: &str) -> Option<Markup> {
     })
 }
 
-/// Returns the multiples 1, 2 and 5 of powers of ten within a range.
+/// Minimum number of ticks of an axis.
+const LEAST_TICKS: usize = 3;
+
+/// Returns the multiples 1, 2 and 5 of powers of ten within a range. If the range contains too few,
+/// as for a single figure, returns finer steps.
 fn ticks((low, high): (f64, f64)) -> Vec<f64> {
-    let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
-    decades
-        .flat_map(|decade| [1, 2, 5].map(|digit| format!("{digit}e{decade}")))
-        .filter_map(|text| text.parse().ok())
-        .filter(|value| (low..=high).contains(value))
-        .collect()
+    let decades = || low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let steps = |digits: &[u32], shift: i32| -> Vec<f64> {
+        decades()
+            .flat_map(|decade| {
+                digits
+                    .iter()
+                    .map(move |digit| format!("{digit}e{}", decade - shift))
+            })
+            .filter_map(|text| text.parse().ok())
+            .filter(|value| (low..=high).contains(value))
+            .collect()
+    };
+    let fifths: Vec<u32> = (10..100).step_by(5).collect();
+    let tenths: Vec<u32> = (10..100).collect();
+    let choices: [(&[u32], i32); 4] = [
+        (&[1, 2, 5], 0),
+        (&[1, 2, 3, 4, 5, 6, 7, 8, 9], 0),
+        (&fifths, 1),
+        (&tenths, 1),
+    ];
+    let all = choices.map(|(digits, shift)| steps(digits, shift));
+    let enough = all.iter().find(|ticks| ticks.len() >= LEAST_TICKS);
+    enough.or(all.last()).cloned().unwrap_or_default()
 }
 
 fn figures(report: &Report) -> Markup {
@@ -208,4 +241,21 @@ fn figures(report: &Report) -> Markup {
         ],
         rows,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_ranges_have_ticks() {
+        assert_eq!(ticks((0.8, 12.0)), [1.0, 2.0, 5.0, 10.0]);
+        assert_eq!(ticks((2.1, 5.5)), [3.0, 4.0, 5.0]);
+        // A single figure of 27 tokens/s, with the margins of an axis.
+        assert_eq!(ticks((27.0 / 1.3, 27.0 * 1.3)), [25.0, 30.0, 35.0]);
+        for figure in [0.0031, 0.7, 1.0, 3.9, 62.0, 740.0, 9_999.0] {
+            let found = ticks((figure / 1.3, figure * 1.3));
+            assert!((LEAST_TICKS..=12).contains(&found.len()), "{figure}: {found:?}");
+        }
+    }
 }

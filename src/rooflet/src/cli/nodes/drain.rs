@@ -15,6 +15,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::cordon;
+use crate::cli::ui::duration::duration;
 use crate::cli::{Failure, objects, ui};
 use rooflet_api::conditions::condition_type;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
@@ -30,10 +31,10 @@ pub(crate) struct Args {
     /// another node has capacity, their models have fewer or no ready replicas.
     #[arg(long)]
     force: bool,
-    /// Seconds to wait until the node has no replicas; 0 waits without limit. The drain continues
-    /// after the timeout.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    timeout: u64,
+    /// Maximum wait until the node has no replicas, such as 90s or 5m; 0 waits without limit. The
+    /// drain continues after the timeout.
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
+    timeout: Duration,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
     /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
@@ -59,13 +60,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Ok::<_, Failure>(remaining)
     };
     let remaining = match args.timeout {
-        0 => waiting.await?,
-        seconds => tokio::time::timeout(Duration::from_secs(seconds), waiting)
+        Duration::ZERO => waiting.await?,
+        timeout => tokio::time::timeout(timeout, waiting)
             .await
             .map_err(|_elapsed| {
                 anyhow!(
-                    "{name} is not drained after {seconds} s; the drain continues. `kubectl describe mac {name}` shows its progress, \
-                    and `rooflet uncordon {name}` ends it"
+                    "{name} is not drained after {} s; the drain continues. `kubectl describe mac {name}` shows its progress, \
+                    and `rooflet uncordon {name}` ends it",
+                    timeout.as_secs_f64()
                 )
             })??,
     };

@@ -12,11 +12,14 @@ use kube::runtime::watcher::watch_object;
 use crate::cli::ui;
 use rooflet_api::conditions::condition_type;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelRevision};
-use rooflet_base::quantity::parse_duration;
 use rooflet_client::ApiError;
 
 /// Reasons of the condition Progressing that end the wait.
 const FAILED: [&str; 3] = ["ProgressDeadlineExceeded", "RolledBack", "ThroughputFloor"];
+
+/// Reasons of the condition Progressing whose message describes the current step, although the
+/// condition is True.
+const STEPS: [&str; 2] = ["Analysing", "Preparing"];
 
 /// Options of the watch.
 #[derive(Debug)]
@@ -28,18 +31,12 @@ pub(super) struct WatchOptions {
 }
 
 impl WatchOptions {
-    pub(super) fn new(watch: bool, timeout: &str, revision: i64) -> anyhow::Result<Self> {
-        let timeout = match timeout {
-            "0" => None,
-            text => Some(parse_duration(text).ok_or_else(|| {
-                anyhow!("--timeout: `{text}` is not a duration: use a number with a unit, such as 90s or 5m")
-            })?),
-        };
-        Ok(Self {
+    pub(super) fn new(watch: bool, timeout: Duration, revision: i64) -> Self {
+        Self {
             watch,
-            timeout: timeout.filter(|timeout| !timeout.is_zero()),
+            timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
             revision: Some(revision).filter(|revision| *revision != 0),
-        })
+        }
     }
 }
 
@@ -144,12 +141,21 @@ impl Progress {
         let wanted = deployment.spec.replicas;
         let updated = status.updated_replicas;
         // The message of a blocked rollout is more useful than unchanged counts.
-        let held = progressing.filter(|progressing| progressing.status != "True");
+        let held = progressing.filter(|progressing| {
+            progressing.status != "True" || STEPS.contains(&progressing.reason.as_str())
+        });
+        // The last analysis explains why a canary continues or waits.
+        let analysed = |message: String| match &status.rollout.analysis {
+            Some(analysis) if !message.contains(analysis) => {
+                Self::Waiting(format!("{message}; last analysis: {analysis}"))
+            }
+            _ => Self::Waiting(message),
+        };
         if let Some(held) = held.filter(|_| updated < wanted || status.replicas > updated) {
-            return Self::Waiting(held.message.clone());
+            return analysed(held.message.clone());
         }
         if updated < wanted {
-            return Self::Waiting(format!(
+            return analysed(format!(
                 "{updated} out of {wanted} new replicas have been updated"
             ));
         }
@@ -223,16 +229,31 @@ mod tests {
     }
 
     #[test]
-    fn timeout_is_a_duration() {
-        assert_eq!(WatchOptions::new(true, "0", 0).unwrap().timeout, None);
-        assert_eq!(WatchOptions::new(true, "0s", 0).unwrap().timeout, None);
-        let minute = WatchOptions::new(true, "1m", 0).unwrap().timeout;
-        assert_eq!(minute, Some(Duration::from_secs(60)));
-        assert!(
-            WatchOptions::new(true, "soon", 0)
-                .unwrap_err()
-                .to_string()
-                .contains("90s")
+    fn analysis_and_its_last_result_are_part_of_the_message() {
+        let deployment = |reason: &str, analysis: Option<&str>| {
+            let deployment = json!({
+                "apiVersion": "rooflet.dev/v1alpha1",
+                "kind": "ModelDeployment",
+                "metadata": { "name": "guide", "generation": 2 },
+                "spec": { "model": { "source": "local://guide" }, "replicas": 2 },
+                "status": {
+                    "observedGeneration": 2, "updatedReplicas": 1, "replicas": 2,
+                    "rollout": { "analysis": analysis },
+                    "conditions": [{ "type": "Progressing", "status": "True", "reason": reason,
+                        "message": "step 2 of 3 of the canary: 4 of 20 requests",
+                        "lastTransitionTime": "2026-11-21T12:00:00Z" }],
+                }
+            });
+            Progress::of(&serde_json::from_value(deployment).unwrap())
+        };
+        let waiting = |text: &str| Progress::Waiting(text.to_owned());
+        assert_eq!(
+            deployment("Analysing", None),
+            waiting("step 2 of 3 of the canary: 4 of 20 requests")
+        );
+        assert_eq!(
+            deployment("RollingOut", Some("98 % of the speed")),
+            waiting("1 out of 2 new replicas have been updated; last analysis: 98 % of the speed")
         );
     }
 }

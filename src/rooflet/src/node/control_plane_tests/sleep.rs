@@ -10,9 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::*;
-use crate::cli::doctor::sleep::heartbeat::{Heartbeat, HeartbeatError, Renewal};
 use rooflet_base::clock::ManualClock;
 use rooflet_client::{Cache, Changes};
+use rooflet_doctor::sleep::heartbeat::{Heartbeat, HeartbeatError, Renewal};
 
 /// Proxy that can make its open connections half-open: no byte passes, and neither side is closed.
 struct Proxy {

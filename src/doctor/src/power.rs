@@ -154,7 +154,7 @@ fn lid(host: &Host) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::fixture::{host, recorded};
+    use crate::fixture::{host, recorded};
     use rooflet_host::facts::RecordedFacts;
 
     fn check_of(facts: RecordedFacts, name: &str) -> Check {

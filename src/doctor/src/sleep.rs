@@ -1,15 +1,13 @@
 //! `--sleep`: waits until a person has put the machine to sleep and woken it, and checks the clocks,
 //! the network and the node's heartbeat afterwards.
 
-pub(crate) mod heartbeat;
+pub mod heartbeat;
 
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
-
 use self::heartbeat::{Heartbeat, HeartbeatError, Renewal};
+use super::Settings;
 use super::check::Check;
-use crate::cli::ui;
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::{Clock, Moment};
 
@@ -29,17 +27,13 @@ const SOON: Duration = Duration::from_secs(15);
 /// the heartbeat.
 const HEARTBEAT_SOON: Duration = Duration::from_secs(20);
 
-pub(super) async fn checks(
-    clock: &Clock,
-    state_dir: &Utf8Path,
-    kubeconfig: Option<Utf8PathBuf>,
-) -> Vec<Check> {
-    let heartbeat = Heartbeat::of_agent(state_dir, kubeconfig, clock).await;
+pub(super) async fn checks(settings: &Settings, clock: &Clock) -> Vec<Check> {
+    let heartbeat = Heartbeat::of_agent(settings, clock).await;
     let command = match cfg!(target_os = "macos") {
         true => "`pmset sleepnow`",
         false => "`systemctl suspend`",
     };
-    ui::progress(&format!(
+    (settings.progress)(&format!(
         "put this machine to sleep for 30 s or more ({command} in another terminal), then wake it; \
          waiting up to {} min",
         TIMEOUT.as_secs() / 60
@@ -171,7 +165,7 @@ fn judge_renewal(renewal: Result<Option<Renewal>, HeartbeatError>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
     use rooflet_base::clock::{ManualClock, at};
 
     #[tokio::test(start_paused = true)]
@@ -234,7 +228,16 @@ mod tests {
     #[tokio::test]
     async fn a_machine_without_agent_has_no_heartbeat() {
         let directory = rooflet_testing::TempDir::new();
-        let heartbeat = Heartbeat::of_agent(directory.path(), None, &Clock::System).await;
+        let settings = Settings {
+            state_dir: directory.path().to_owned(),
+            model_dir: None,
+            kubeconfig: None,
+            default_kubeconfig: || rooflet_client::KubeconfigSource::Environment,
+            is_quick: true,
+            with_sleep: true,
+            progress: |_| {},
+        };
+        let heartbeat = Heartbeat::of_agent(&settings, &Clock::System).await;
         assert!(heartbeat.is_none());
     }
 }

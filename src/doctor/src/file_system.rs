@@ -186,7 +186,7 @@ impl Drop for TemporaryPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
     use rooflet_testing::TempDir;
 
     #[test]

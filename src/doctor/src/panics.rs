@@ -76,7 +76,7 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
 
     const PANIC: &str = "2026-03-16T02:05:32Z";
 

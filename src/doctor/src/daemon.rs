@@ -9,8 +9,6 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tokio::process::Command;
 
 use super::Report;
-use crate::cli::Failure;
-use rooflet_base::error::ExitStatus;
 use rooflet_launchd::PropertyList;
 
 /// Timeout of all checks.
@@ -19,11 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(200);
 
 /// Runs `rooflet doctor` with these arguments in launchd.
-pub(super) async fn report(arguments: &[String]) -> Result<Report, Failure> {
-    if !cfg!(target_os = "macos") {
-        let problem = "--as-daemon: only macOS has launchd; omit it on this machine";
-        return Err(Failure::new(ExitStatus::Usage, anyhow::anyhow!(problem)));
-    }
+pub(super) async fn report(arguments: &[String]) -> anyhow::Result<Report> {
     let program = std::env::current_exe().context("determining the path of this program")?;
     let job = Job {
         program: program.to_string_lossy().into_owned(),
@@ -32,7 +26,7 @@ pub(super) async fn report(arguments: &[String]) -> Result<Report, Failure> {
         directory: Utf8PathBuf::from_path_buf(std::env::temp_dir()).unwrap_or_else(|_| "/tmp".into()),
         process: std::process::id(),
     };
-    Ok(job.run(Utf8Path::new("/bin/launchctl"), TIMEOUT).await?)
+    job.run(Utf8Path::new("/bin/launchctl"), TIMEOUT).await
 }
 
 /// Job of launchd that writes a report and ends.
@@ -130,7 +124,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::cli::doctor::check::Check;
+    use crate::check::Check;
 
     fn job(directory: &Utf8Path, program: &str) -> Job {
         Job {
@@ -225,14 +219,5 @@ set -- $(sed -n "s/^$tabs<string>\([^&]*\)<\/string>$/\1/p" "$3")
             err.to_string(),
             "launchd started the job, which wrote no report within 0 s: error: the license is missing"
         );
-    }
-
-    #[tokio::test]
-    async fn other_systems_have_no_launchd() {
-        if !cfg!(target_os = "macos") {
-            let err = report(&[]).await.unwrap_err();
-            assert_eq!(err.status, ExitStatus::Usage);
-            assert!(err.error.to_string().contains("--as-daemon"), "{}", err.error);
-        }
     }
 }

@@ -220,8 +220,8 @@ impl Families {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
-    use crate::cli::doctor::fixture::{host, recorded};
+    use crate::check::Status;
+    use crate::fixture::{host, recorded};
     use rooflet_host::facts::RecordedFacts;
 
     fn check_of(facts: RecordedFacts, name: &str) -> Check {

@@ -3,24 +3,24 @@
 
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 
-use crate::cli::{objects, ui};
+use crate::Settings;
 use rooflet_agent::state::node_name_in;
 use rooflet_api::meta::{LEASE_NAMESPACE, lease_name};
 use rooflet_base::clock::{Clock, since};
+use rooflet_base::error::Chain;
 use rooflet_base::task::Tasks;
-use rooflet_client::{Cache, Changes, watch};
+use rooflet_client::{Cache, Changes, KubeconfigSource, connect, watch};
 
 /// Timeout until the Lease is known before the sleep.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// Watch of the Lease of this machine's node.
-pub(crate) struct Heartbeat {
+pub struct Heartbeat {
     name: String,
     leases: Cache<Lease>,
     changes: Changes,
@@ -30,16 +30,16 @@ pub(crate) struct Heartbeat {
 
 /// First renewal of the Lease after a sleep, in times since the end of the sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Renewal {
+pub struct Renewal {
     /// Time of the renewal by the agent.
-    pub(crate) renewed: Duration,
+    pub renewed: Duration,
     /// Time at which the watch reported the renewal.
-    pub(crate) reported: Duration,
+    pub reported: Duration,
 }
 
 /// Reason why the heartbeat cannot be watched.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeartbeatError {
+pub enum HeartbeatError {
     #[error("the control plane cannot be reached")]
     Unreachable,
     #[error("the Lease of the node cannot be watched")]
@@ -57,25 +57,23 @@ impl Drop for Heartbeat {
 impl Heartbeat {
     /// Watches the Lease of the agent with this state directory. Returns `None` if no agent has used
     /// the directory.
-    pub(super) async fn of_agent(
-        state_dir: &Utf8Path,
-        kubeconfig: Option<Utf8PathBuf>,
-        clock: &Clock,
-    ) -> Option<Result<Self, HeartbeatError>> {
-        let node = node_name_in(state_dir).ok()??;
-        let connecting = tokio::time::timeout(CONNECT, objects::client(kubeconfig));
+    pub(super) async fn of_agent(settings: &Settings, clock: &Clock) -> Option<Result<Self, HeartbeatError>> {
+        let node = node_name_in(&settings.state_dir).ok()??;
+        let given = settings.kubeconfig.clone().map(KubeconfigSource::File);
+        let source = given.unwrap_or_else(settings.default_kubeconfig);
+        let connecting = tokio::time::timeout(CONNECT, connect(&source, &Clock::System));
         Some(match connecting.await {
             Ok(Ok(client)) => Self::watch(client, &node, clock).await,
             // The error contains paths and addresses, which the report must not contain.
-            Ok(Err(failure)) => {
-                ui::progress(&format!("the API server cannot be reached: {:#}", failure.error));
+            Ok(Err(err)) => {
+                (settings.progress)(&format!("the API server cannot be reached: {}", Chain(&err)));
                 Err(HeartbeatError::Unreachable)
             }
             Err(_) => Err(HeartbeatError::Unreachable),
         })
     }
 
-    pub(crate) async fn watch(client: Client, node: &str, clock: &Clock) -> Result<Self, HeartbeatError> {
+    pub async fn watch(client: Client, node: &str, clock: &Clock) -> Result<Self, HeartbeatError> {
         let (name, tasks, changes) = (lease_name(node), Tasks::new(), Changes::new());
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let leases = watch(
@@ -110,7 +108,7 @@ impl Heartbeat {
     }
 
     /// Waits for the first renewal after the end of a sleep. `None` if there is none in time.
-    pub(crate) async fn renewal_after(&self, woken: Timestamp, timeout: Duration) -> Option<Renewal> {
+    pub async fn renewal_after(&self, woken: Timestamp, timeout: Duration) -> Option<Renewal> {
         let mut changed_rx = self.changes.subscribe();
         let renewal = async {
             loop {

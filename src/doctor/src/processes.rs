@@ -103,7 +103,7 @@ async fn has_started(log: &Utf8Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
 
     #[tokio::test]
     async fn processes_of_this_machine_can_be_managed() {

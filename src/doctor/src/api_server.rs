@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 
+use super::Settings;
 use super::check::{Check, Status, milliseconds};
-use crate::cli::{default_kubeconfig, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_client::{ApiError, ConnectError, KubeconfigSource, connect};
@@ -34,22 +33,18 @@ enum Outcome {
     Unusable,
 }
 
-/// Checks the API server of `kubeconfig`, of the agent with this state directory, or of kubectl.
+/// Checks the API server of the given kubeconfig, of the agent, or of kubectl.
 /// Returns `None` if there is no kubeconfig. The findings contain no addresses and no paths, which
 /// the report must not contain. They are printed instead.
-pub(super) async fn check(
-    kubeconfig: Option<Utf8PathBuf>,
-    state_dir: &Utf8Path,
-    clock: &Clock,
-) -> Option<Check> {
-    let joined = Some(state_dir.join(KUBECONFIG_FILE)).filter(|file| file.exists());
-    let own = kubeconfig.or(joined).map(KubeconfigSource::File);
+pub(super) async fn check(settings: &Settings, clock: &Clock) -> Option<Check> {
+    let joined = Some(settings.state_dir.join(KUBECONFIG_FILE)).filter(|file| file.exists());
+    let own = settings.kubeconfig.clone().or(joined).map(KubeconfigSource::File);
     let is_own = own.is_some();
-    let outcome = match connect(&own.unwrap_or_else(default_kubeconfig), clock).await {
-        Ok(client) => request(client, clock).await,
+    let outcome = match connect(&own.unwrap_or_else(settings.default_kubeconfig), clock).await {
+        Ok(client) => request(client, clock, settings.progress).await,
         Err(ConnectError::NotConfigured(_)) if !is_own => return None,
         Err(err) => {
-            ui::progress(&format!("API server: {}", Chain(&err)));
+            (settings.progress)(&format!("API server: {}", Chain(&err)));
             Outcome::Unusable
         }
     };
@@ -61,21 +56,21 @@ pub(super) async fn check(
     Some(check)
 }
 
-async fn request(client: Client, clock: &Clock) -> Outcome {
+async fn request(client: Client, clock: &Clock, progress: fn(&str)) -> Outcome {
     let start = clock.instant();
     let namespaces: Api<Namespace> = Api::all(client);
     match tokio::time::timeout(TIMEOUT, namespaces.get_opt(NAMESPACE)).await {
         Err(_) => Outcome::TimedOut,
         Ok(Ok(_)) => Outcome::Accepted(clock.instant() - start),
         Ok(Err(kube::Error::Api(status))) if status.code == 401 || status.message.contains(ANONYMOUS) => {
-            ui::progress(&format!("API server: {}", status.message));
+            progress(&format!("API server: {}", status.message));
             Outcome::Unauthorized
         }
         // The server knows the user, who may not read the namespace.
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => Outcome::Accepted(clock.instant() - start),
         Ok(Err(err)) => {
             let err = ApiError::from(err);
-            ui::progress(&format!("API server: {}", Chain(&err)));
+            progress(&format!("API server: {}", Chain(&err)));
             Outcome::Failed(err)
         }
     }

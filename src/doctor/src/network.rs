@@ -286,7 +286,7 @@ fn clock_error(date: Option<&str>, before: Timestamp, after: Timestamp) -> Check
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
 
     fn answer(text: &str) -> Answer {
         Answer {

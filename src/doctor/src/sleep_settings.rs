@@ -85,7 +85,7 @@ fn power_failure(settings: &str) -> Option<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
 
     /// A desktop (Gigabyte-Z490-Vision-G-Hackintosh-OpenCore issue 31, with the key of desktops).
     const DESKTOP: &str = "System-wide power settings:\nCurrently in use:\n standby              1\n Sleep On Power Button 1\n \

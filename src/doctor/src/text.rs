@@ -105,7 +105,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Area;
+    use crate::check::Area;
 
     #[test]
     fn remedies_are_below_their_findings_and_lines_wrap() {

@@ -155,7 +155,7 @@ pub(super) fn open_files() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
     use rooflet_testing::TempDir;
 
     #[test]

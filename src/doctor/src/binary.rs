@@ -130,7 +130,7 @@ fn quarantined(attribute: Option<&Answer>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
 
     fn answer(succeeded: bool, text: &str) -> Answer {
         Answer {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::doctor::check::Check;
+use crate::check::Check;
 use rooflet_api::engine_failure::EngineFailure;
 use rooflet_base::clock::Clock;
 use rooflet_base::units::Bytes;
@@ -66,7 +66,7 @@ fn judge_command(outcome: &Result<Duration, String>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::doctor::check::Status;
+    use crate::check::Status;
 
     /// Texts of MLX 0.32.2, as the issue mlx#3267 quotes them.
     #[test]

@@ -1,0 +1,262 @@
+//! `rooflet models`: the models on the nodes, their downloads, prefetch and deletion.
+
+mod rows;
+
+use anyhow::{anyhow, bail};
+use camino::Utf8PathBuf;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use self::rows::{Row, rows};
+use crate::cli::ui::output::Output;
+use crate::cli::ui::{self, Table};
+use crate::cli::{Failure, objects};
+use rooflet_api::model_requests::ModelRequests;
+use rooflet_api::v1alpha1::{FleetNode, HubModel, ModelReplica};
+use rooflet_base::clock::Clock;
+use rooflet_base::error::ExitStatus;
+use rooflet_base::units::Bytes;
+use rooflet_client::{ApiError, FIELD_MANAGER};
+
+/// Age from which a request to delete a model is removed from the annotation, in seconds.
+const DELETE_REQUEST_SECONDS: i64 = 24 * 3600;
+/// Maximum number of attempts after write conflicts.
+const MAX_TRIES: usize = 5;
+
+/// Arguments of `rooflet models`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
+    /// `rooflet up`.
+    #[arg(long, value_name = "FILE", global = true)]
+    kubeconfig: Option<Utf8PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// List the models on the nodes: size, last use, replicas, downloads in progress.
+    List {
+        /// List the models of this node only.
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Request that nodes download a model of a hub and keep it, before a deployment uses it.
+    Prefetch(Target),
+    /// Request that nodes delete a downloaded model and no longer keep it. A model that a replica uses
+    /// stays until the replica is gone.
+    Delete(Target),
+}
+
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// Model: hf://OWNER/NAME or hf://OWNER/NAME@REVISION.
+    #[arg(value_parser = hub_model)]
+    model: HubModel,
+    /// Node; repeat the flag for several nodes.
+    #[arg(long, value_name = "NODE", required = true)]
+    node: Vec<String>,
+}
+
+fn hub_model(text: &str) -> Result<HubModel, String> {
+    text.parse()
+        .map_err(|err| format!("{err}; models of --model-dir are managed on the node itself"))
+}
+
+/// Change of a node's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Keep,
+    Delete,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let client = objects::client(args.kubeconfig).await?;
+    match args.verb {
+        Verb::List { node, output } => list(&client, node.as_deref(), output).await,
+        Verb::Prefetch(target) => request(&client, &target, Change::Keep).await,
+        Verb::Delete(target) => request(&client, &target, Change::Delete).await,
+    }
+}
+
+async fn list(client: &Client, only: Option<&str>, output: Output) -> Result<(), Failure> {
+    let nodes: Api<FleetNode> = Api::all(client.clone());
+    let replicas: Api<ModelReplica> = Api::all(client.clone());
+    let all = ListParams::default();
+    let mut nodes = nodes.list(&all).await.map_err(ApiError::from)?.items;
+    let replicas = replicas.list(&all).await.map_err(ApiError::from)?.items;
+    if let Some(only) = only {
+        nodes.retain(|node| node.name_any() == only);
+        if nodes.is_empty() {
+            return Err(no_node(only));
+        }
+    }
+    let rows = rows(&nodes, &replicas);
+    output.print(&rows, || Ok(text(&rows)))?;
+    Ok(())
+}
+
+fn text(rows: &[Row]) -> String {
+    let mut table = Table::new(["MODEL", "NODE", "SIZE", "LAST-USED", "STATE"]);
+    for row in rows {
+        let size = row.bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
+        let used = row.last_used.map_or("-".to_owned(), |time| time.to_string());
+        table.add_row([row.model.clone(), row.node.clone(), size, used, row.state.clone()]);
+    }
+    match table.is_empty() {
+        true => "No node has a model.\n".to_owned(),
+        false => format!("{table}\n"),
+    }
+}
+
+async fn request(client: &Client, target: &Target, change: Change) -> Result<(), Failure> {
+    let nodes: Api<FleetNode> = Api::all(client.clone());
+    for name in &target.node {
+        request_from(&nodes, name, &target.model, change).await?;
+        let done = match change {
+            Change::Keep => "prefetch requested; `rooflet models list` shows the model when it is complete",
+            Change::Delete => "deletion requested; the agent deletes the model when no replica uses it",
+        };
+        ui::output(&format!(
+            "fleetnode.rooflet.dev/{name} {}: {done}\n",
+            target.model
+        ));
+    }
+    Ok(())
+}
+
+async fn request_from(
+    nodes: &Api<FleetNode>,
+    name: &str,
+    model: &HubModel,
+    change: Change,
+) -> Result<(), Failure> {
+    for tries_left in (0..MAX_TRIES).rev() {
+        let node = nodes.get_opt(name).await.map_err(ApiError::from)?;
+        let node = node.ok_or_else(|| no_node(name))?;
+        let requests = changed(&node, model, change)?;
+        let annotations: serde_json::Map<_, _> = requests
+            .annotations()
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), json!(value)))
+            .collect();
+        // The resourceVersion prevents the loss of a concurrent request.
+        let patch = json!({
+            "metadata": { "annotations": annotations, "resourceVersion": node.metadata.resource_version },
+        });
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let patched = nodes.patch(name, &params, &Patch::Merge(&patch)).await;
+        match patched.map_err(ApiError::from) {
+            Err(ApiError::Conflict(_)) if tries_left > 0 => {}
+            patched => {
+                patched?;
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn no_node(name: &str) -> Failure {
+    let problem = anyhow!("FleetNode {name} does not exist; `kubectl get mac` lists the nodes");
+    Failure::new(ExitStatus::Failure, problem)
+}
+
+/// Returns the requests of a node after a change.
+fn changed(node: &FleetNode, model: &HubModel, change: Change) -> anyhow::Result<ModelRequests> {
+    let now = Clock::System.now();
+    let mut requests = ModelRequests::of(node.annotations());
+    requests
+        .delete
+        .retain(|_, at| now.as_second() - at.as_second() < DELETE_REQUEST_SECONDS);
+    match change {
+        Change::Keep => {
+            requests.delete.remove(model);
+            requests.keep.insert(model.clone());
+        }
+        Change::Delete => {
+            let same = |kept: &HubModel| {
+                (&kept.owner, &kept.name) == (&model.owner, &model.name)
+                    && (model.revision.is_none() || model.revision == kept.revision)
+            };
+            let was_kept = requests.keep.len();
+            requests.keep.retain(|kept| !same(kept));
+            let present = downloaded(node, model);
+            if present.is_empty() && was_kept == requests.keep.len() {
+                bail!(
+                    "node {} has no downloaded model {model}; `rooflet models list` lists the models",
+                    node.name_any()
+                );
+            }
+            requests
+                .delete
+                .extend(present.into_iter().map(|model| (model, now)));
+        }
+    }
+    Ok(requests)
+}
+
+/// Returns the downloaded copies of a model: of one revision, or of all without a revision.
+fn downloaded(node: &FleetNode, model: &HubModel) -> Vec<HubModel> {
+    let listed = node.status.iter().flat_map(|status| &status.models);
+    listed
+        .filter_map(|listed| listed.name.parse::<HubModel>().ok())
+        .filter(|listed| (&listed.owner, &listed.name) == (&model.owner, &model.name))
+        .filter(|listed| model.revision.is_none() || listed.revision == model.revision)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(annotations: serde_json::Value) -> FleetNode {
+        let object = json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "FleetNode",
+            "metadata": {"name": "mini-1", "annotations": annotations},
+            "spec": {},
+            "status": {"models": [
+                {"name": "guide"}, {"name": "hf://o/m@c0"}, {"name": "hf://o/m@c1"}, {"name": "hf://o/n@c2"},
+            ]},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn deletion_covers_all_revisions_and_ends_a_prefetch() {
+        let model: HubModel = "hf://o/m".parse().unwrap();
+        let kept = node(json!({"rooflet.dev/keep-models": "hf://o/m@main,hf://o/n"}));
+        let requests = changed(&kept, &model, Change::Delete).unwrap();
+        let deleted: Vec<String> = requests.delete.keys().map(ToString::to_string).collect();
+        assert_eq!(deleted, ["hf://o/m@c0", "hf://o/m@c1"]);
+        let rest: Vec<String> = requests.keep.iter().map(ToString::to_string).collect();
+        assert_eq!(rest, ["hf://o/n"]);
+        let absent = "hf://o/absent".parse().unwrap();
+        let err = changed(&kept, &absent, Change::Delete).unwrap_err().to_string();
+        assert!(
+            err.contains("mini-1 has no downloaded model hf://o/absent"),
+            "{err}"
+        );
+    }
+
+    #[test]
+    fn prefetch_ends_a_deletion_and_old_deletions_are_removed() {
+        let model: HubModel = "hf://o/m@c0".parse().unwrap();
+        let now = Clock::System.now();
+        let deletes = format!("hf://o/m@c0={now},hf://o/old@c9=2020-01-01T00:00:00Z");
+        let requests = changed(
+            &node(json!({"rooflet.dev/delete-models": deletes})),
+            &model,
+            Change::Keep,
+        );
+        let requests = requests.unwrap();
+        assert!(requests.delete.is_empty(), "{requests:?}");
+        assert!(requests.keep.contains(&model), "{requests:?}");
+        let local = hub_model("local://guide").unwrap_err();
+        assert!(local.contains("hf://OWNER/NAME"), "{local}");
+    }
+}
