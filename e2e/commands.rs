@@ -3,6 +3,7 @@
 mod backup;
 mod doctor;
 mod examples;
+mod first_week;
 mod measure;
 mod metrics;
 mod output;
