@@ -4,7 +4,7 @@
 //! it is repeated without the other tests does not fail the check, but the summary names it.
 
 use std::{
-    io::{self, BufRead, BufReader, Write as _},
+    io::{self, BufRead, BufReader},
     process::{Command, Stdio},
 };
 
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &[&str], filter: &[&str], configure: impl Fn(&mut Comman
         let mut test = console::cargo();
         test.arg("test").args(args).arg("--").args(filter);
         configure(&mut test);
-        run_once(&mut test)
+        run_once(&mut test, io::stdout())
     };
     let (outcome, failed) = test(filter)?;
     if outcome == Outcome::Passed || failed.is_empty() || failed.len() > REPEATED_MAX {
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &[&str], filter: &[&str], configure: impl Fn(&mut Comman
     })
 }
 
-/// Runs the command, prints its output, and returns the names of the failed tests.
-fn run_once(command: &mut Command) -> Result<(Outcome, Vec<String>)> {
+/// Runs the command, writes its output to `out`, and returns the names of the failed tests.
+fn run_once(command: &mut Command, mut out: impl io::Write) -> Result<(Outcome, Vec<String>)> {
     let name = console::display(command);
     println!("{name}");
     let mut child = command
@@ -52,9 +52,8 @@ fn run_once(command: &mut Command) -> Result<(Outcome, Vec<String>)> {
     for line in BufReader::new(output).split(b'\n') {
         let line = line.with_context(|| format!("reading the output of `{name}`"))?;
         failures.read(&String::from_utf8_lossy(&line));
-        io::stdout()
-            .write_all(&[line.as_slice(), b"\n"].concat())
-            .context("writing to standard output")?;
+        out.write_all(&[line.as_slice(), b"\n"].concat())
+            .context("writing the output")?;
     }
     let status = child.wait().with_context(|| format!("waiting for `{name}`"))?;
     let outcome = match status.success() {
@@ -108,7 +107,10 @@ mod tests {
     #[test]
     fn output_of_a_failed_run_is_read() {
         let script = "printf 'failures:\\n    a::b\\n\\n'; exit 101";
-        let (outcome, names) = run_once(Command::new("sh").args(["-c", script])).expect("sh starts");
+        let mut out = Vec::new();
+        let run = run_once(Command::new("sh").args(["-c", script]), &mut out);
+        let (outcome, names) = run.expect("sh starts");
+        assert_eq!(out, b"failures:\n    a::b\n\n");
         assert_eq!(outcome, Outcome::Failed("exit status: 101".into()));
         assert_eq!(names, ["a::b"]);
     }
