@@ -25,7 +25,7 @@ const DASHBOARD_TYPES: &str = "e2e/monitoring/dashboard-types";
 const RUNBOOKS: &str = "docs/runbooks/README.md";
 
 /// Time limit of the build of Prometheus when it is one of many checks.
-const BUILD_LIMIT_OF_CHECK: Duration = Duration::from_mins(10);
+const BUILD_LIMIT_OF_CHECK: Duration = Duration::from_mins(6);
 
 /// Returns the rule file, the dashboards, their copies in the chart, and the index of the runbooks.
 pub(crate) fn files() -> Vec<GeneratedFile> {
