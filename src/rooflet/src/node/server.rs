@@ -242,7 +242,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             reserve_node_failures: config.reserve_node_failures,
             hub: config.hub.clone(),
         };
-        // It has an identity of its own, so that the audit log distinguishes it from the administrator.
+        // The controller has an identity of its own: the audit log distinguishes it from the administrator.
         let client = match has(Role::Apiserver) {
             true => {
                 let own = process_kubeconfigs::of_controller(&data_dir);
