@@ -1,6 +1,8 @@
 //! Clients of the OpenAI, Anthropic and Ollama APIs, and of the model hub: the scripts in clients/,
 //! with pinned packages.
 
+mod formats;
+
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,12 +23,9 @@ fn python_clients_work() {
         "litellm_client.py",
         "langchain_client.py",
     ] {
-        let mut command = Command::new(&python);
-        command
-            .arg(repository("e2e/clients").join(script))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            // Without this, litellm downloads prices.
-            .env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        let mut command = python_command(&python, script);
+        // Without this, litellm downloads prices.
+        command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
         run_against(script, command, &fleet);
     }
     llm_works(&python, &fleet);
@@ -34,11 +33,17 @@ fn python_clients_work() {
     let Some(python) = python_with("e2e/clients/instructor.txt") else {
         return;
     };
+    let command = python_command(&python, "instructor_client.py");
+    run_against("instructor_client.py", command, &fleet);
+}
+
+/// Returns the command that runs a script with this Python.
+fn python_command(python: &Path, script: &str) -> Command {
     let mut command = Command::new(python);
     command
-        .arg(repository("e2e/clients/instructor_client.py"))
+        .arg(repository("e2e/clients").join(script))
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    run_against("instructor_client.py", command, &fleet);
+    command
 }
 
 /// Tests the program `llm`, configured according to its documentation.
@@ -75,18 +80,24 @@ fn llm_works(python: &Path, fleet: &Fleet) {
 
 #[test]
 fn node_clients_work() {
-    let Some(modules) = node_modules() else { return };
     let Some((fleet, _kubectl)) = Fleet::with_guide() else {
         return;
     };
     for name in ["openai_node.mjs", "ai_sdk.mjs", "ollama_node.mjs"] {
-        // Node searches packages in the directory of the script.
-        let script = modules.join(name);
-        std::fs::copy(repository("e2e/clients").join(name), &script).expect("writable");
-        let mut command = Command::new("node");
-        command.arg(script);
+        let Some(command) = node_command(name) else { return };
         run_against(name, command, &fleet);
     }
+}
+
+/// Returns the command that runs a script with Node. If Node has no packages, prints a line and
+/// returns `None`.
+fn node_command(name: &str) -> Option<Command> {
+    // Node searches packages in the directory of the script.
+    let script = node_modules()?.join(name);
+    std::fs::copy(repository("e2e/clients").join(name), &script).expect("writable");
+    let mut command = Command::new("node");
+    command.arg(script);
+    Some(command)
 }
 
 /// Tests the hub of the test harness with the real client.

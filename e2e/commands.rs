@@ -6,6 +6,7 @@ mod examples;
 mod first_week;
 mod measure;
 mod metrics;
+mod models;
 mod output;
 mod plan;
 mod selftest;

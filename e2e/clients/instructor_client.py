@@ -5,7 +5,7 @@ from typing import Literal
 import instructor
 from openai import OpenAI
 from pydantic import BaseModel, Field
-from setting import MODEL, QUESTION, base_url, check
+from setting import EXTRA_BODY, MODEL, QUESTION, base_url, check
 
 
 class Verdict(BaseModel):
@@ -23,8 +23,9 @@ def ask(mode, **more):
         messages=[{"role": "user", "content": QUESTION}],
         response_model=more.pop("response_model", Verdict),
         temperature=0,
-        max_tokens=300,
+        max_tokens=600,
         max_retries=0,
+        extra_body=EXTRA_BODY,
         **more,
     )
 

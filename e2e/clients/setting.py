@@ -1,9 +1,13 @@
 """Shared settings of all clients: the gateway's address, and the decorator that runs a check."""
 
+import json
 import os
 import traceback
 
-MODEL = "guide"
+MODEL = os.environ.get("ROOFLET_MODEL", "guide")
+# Additional fields of requests: variables of the chat template.
+VARIABLES = json.loads(os.environ.get("ROOFLET_TEMPLATE_VARIABLES", "{}"))
+EXTRA_BODY = {"chat_template_kwargs": VARIABLES} if VARIABLES else {}
 QUESTION = "What is rooflet?"
 
 

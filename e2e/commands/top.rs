@@ -209,6 +209,37 @@ fn status_models_logs_and_plan_describe_the_fleet() {
         String::from_utf8_lossy(&plan.stderr)
     );
     assert!(printed.contains("chat") && printed.contains("guide"), "{printed}");
+
+    follows_replicas_that_are_created_later(&cluster, &kubeconfig);
+}
+
+fn follows_replicas_that_are_created_later(cluster: &Cluster, kubeconfig: &Path) {
+    let log = cluster.scratch.join("followed.log");
+    let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+    let mut follower = Process::start(["logs", "-f", "mdep/guide", "--tail=1", &kubeconfig], &log);
+    let replicas = || {
+        let labels = "get mrep -l rooflet.dev/deployment=guide -o name";
+        cluster.kubectl.run(labels).ok()
+    };
+    let first = replicas().trim().rsplit('/').next().expect("a name").to_owned();
+    let has_lines = |name: &str| {
+        eventually(&format!("lines of {name}"), || match follower.log() {
+            text if text.contains(&format!("[{name}] ")) => Ok(()),
+            text => Err(text),
+        });
+    };
+    has_lines(&first);
+    cluster.kubectl.run(&format!("delete mrep {first}")).ok();
+    let second = eventually("a second replica", || {
+        let all = replicas();
+        let name = all.lines().filter_map(|line| line.rsplit('/').next());
+        let mut others = name.filter(|name| *name != first);
+        others.next().map(str::to_owned).ok_or(all.clone())
+    });
+    has_lines(&second);
+    assert!(!follower.has_ended());
+    cluster.kubectl.run("delete mdep guide").ok();
+    assert!(follower.wait().success(), "{}", follower.log());
 }
 
 /// Shell in a terminal of tmux. The server of tmux ends when the value is dropped.

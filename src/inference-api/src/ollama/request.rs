@@ -45,6 +45,8 @@ pub struct GenerateRequest {
     pub model: String,
     /// Empty if the request only loads the model.
     pub prompt: String,
+    /// Text after the answer: the answer fills the gap between prompt and suffix. Not empty.
+    pub suffix: Option<String>,
     system: Option<String>,
     /// True if the prompt is not rendered with the chat template.
     pub raw: bool,
@@ -96,14 +98,10 @@ impl GenerateRequest {
         options.format = options::parse_format(ordered.get("format"))?;
         options::check_keep_alive(&fields, &mut ignored)?;
         ignore_unknown(&fields, &[COMMON, Self::NAMES], &mut ignored);
-        for (name, remedy) in [
-            ("suffix", "This server does not fill in the middle."),
-            ("template", "The chat template is part of the model."),
-        ] {
-            if fields.text(name)?.is_some_and(|text| !text.is_empty()) {
-                let message = format!("'{name}' is not supported by this server. {remedy}");
-                return Err(ApiError::unsupported(name, message));
-            }
+        if fields.text("template")?.is_some_and(|text| !text.is_empty()) {
+            let message =
+                "'template' is not supported by this server. The chat template is part of the model.";
+            return Err(ApiError::unsupported("template", message));
         }
         let listed = |name: &str| fields.read(name, "a list", Value::as_array);
         if listed("context")?.is_some_and(|tokens| !tokens.is_empty()) {
@@ -117,6 +115,10 @@ impl GenerateRequest {
         Ok(Self {
             model: parse_model(&fields)?,
             prompt: fields.text("prompt")?.unwrap_or_default().to_owned(),
+            suffix: fields
+                .text("suffix")?
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned),
             system: fields.text("system")?.map(str::to_owned),
             raw: fields.boolean("raw")?.unwrap_or(false),
             template_variables: options::parse_think(&fields)?,
@@ -142,8 +144,11 @@ impl GenerateRequest {
 
     /// Returns the prompt as text that the answer continues, and the options. The default of the
     /// answer's length is the remaining context.
-    pub fn into_text(self) -> (openai::Prompt, Options) {
-        let system = self.system.filter(|system| !self.raw && !system.is_empty());
+    pub fn into_text(self) -> (String, Options) {
+        let system = self.system.filter(|system| {
+            // The system's message is no part of the text before a gap.
+            !self.raw && self.suffix.is_none() && !system.is_empty()
+        });
         let text = match system {
             Some(system) => format!("{system}\n{}", self.prompt),
             None => self.prompt,
@@ -152,7 +157,7 @@ impl GenerateRequest {
             max_tokens: self.options.max_tokens.or(Some(usize::MAX)),
             ..self.options
         };
-        (openai::Prompt::Text(text), options)
+        (text, options)
     }
 }
 
@@ -167,11 +172,14 @@ fn ignore_unknown(fields: &Fields, known: &[&[&str]], ignored: &mut IgnoredField
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use serde_json::json;
 
     use super::*;
     use crate::openai::json::Json;
     use crate::openai::message::text_of;
+    use crate::openai::openapi::properties_of;
     use crate::openai::response_format::ContentFormat;
 
     fn ignored(names: &[&str]) -> IgnoredFields {
@@ -186,6 +194,19 @@ mod tests {
 
     fn generate(body: &Value) -> Result<GenerateRequest, String> {
         GenerateRequest::parse(body.to_string().as_bytes()).map_err(|err| err.param.unwrap_or_default())
+    }
+
+    #[test]
+    fn openapi_document_has_the_same_fields() {
+        let fields = |own: &[&str]| -> BTreeSet<String> {
+            let all = COMMON.iter().chain(own);
+            all.map(|name| (*name).to_owned()).collect()
+        };
+        assert_eq!(properties_of("OllamaChatRequest"), fields(&["messages", "tools"]));
+        assert_eq!(
+            properties_of("OllamaGenerateRequest"),
+            fields(GenerateRequest::NAMES)
+        );
     }
 
     #[test]
@@ -235,21 +256,23 @@ mod tests {
                           "context": [], "images": []});
         let request = generate(&body).unwrap();
         assert_eq!(request.ignored, IgnoredFields::default());
+        assert_eq!(request.suffix, None);
         let messages = request.clone().into_chat().messages;
         assert_eq!(
             messages.iter().map(text_of).collect::<Vec<_>>(),
             [Some("Be terse."), Some("Hi")]
         );
         let (text, options) = request.into_text();
-        assert_eq!(text, openai::Prompt::Text("Be terse.\nHi".to_owned()));
+        assert_eq!(text, "Be terse.\nHi");
         assert_eq!(options.max_tokens, Some(usize::MAX));
         let raw =
             json!({"model": "m", "prompt": "Hi", "system": "x", "raw": true, "options": {"num_predict": 3}});
         let (text, options) = generate(&raw).unwrap().into_text();
-        assert_eq!(
-            (text, options.max_tokens),
-            (openai::Prompt::Text("Hi".to_owned()), Some(3))
-        );
+        assert_eq!((text.as_str(), options.max_tokens), ("Hi", Some(3)));
+        let gap = json!({"model": "m", "prompt": "a", "suffix": "b", "system": "x"});
+        let gap = generate(&gap).unwrap();
+        assert_eq!(gap.suffix.as_deref(), Some("b"));
+        assert_eq!(gap.into_text().0, "a");
     }
 
     #[test]
@@ -268,7 +291,7 @@ mod tests {
             assert_eq!(generate(&body).unwrap_err(), param, "{extra}");
         }
         for (name, value) in [
-            ("suffix", json!("x")),
+            ("suffix", json!(1)),
             ("template", json!("{{ .Prompt }}")),
             ("context", json!([1])),
             ("images", json!(["aGk="])),

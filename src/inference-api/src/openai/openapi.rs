@@ -41,7 +41,8 @@ mod tests {
     #[test]
     fn document_describes_all_model_endpoints() {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
-        for path in crate::openai::routes::BY_MODEL {
+        let ollama = crate::ollama::routes::BY_MODEL;
+        for path in crate::openai::routes::BY_MODEL.into_iter().chain(ollama) {
             assert!(document["paths"][path]["post"].is_object(), "{path}");
         }
     }

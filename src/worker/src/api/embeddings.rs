@@ -43,13 +43,21 @@ pub(crate) async fn embeddings(
     } = request;
     app.check_model(&model)?;
     app.prompter.check_dimensions(dimensions)?;
-    let (mut vectors, prompt_tokens) = embed_all(&app, inputs, truncation, share).await?;
-    if let Some(dimensions) = dimensions {
-        let shortened = vectors.into_iter().map(|vector| truncated(vector, dimensions));
-        vectors = shortened.collect();
-    }
+    let (vectors, prompt_tokens) = embed_all(&app, inputs, truncation, share).await?;
+    let vectors = shortened(vectors, dimensions);
     let list = EmbeddingList::new(app.name.clone(), vectors, encoding, prompt_tokens);
     Ok(ignored.named_in(Json(list).into_response()))
+}
+
+/// Returns the first components of each embedding, or whole embeddings without a number.
+pub(crate) fn shortened(vectors: Vec<Vec<f32>>, dimensions: Option<usize>) -> Vec<Vec<f32>> {
+    match dimensions {
+        Some(dimensions) => {
+            let shortened = vectors.into_iter().map(|vector| truncated(vector, dimensions));
+            shortened.collect()
+        }
+        None => vectors,
+    }
 }
 
 /// Returns the embeddings of all inputs, and the total number of their tokens.

@@ -18,7 +18,7 @@ use self::writer::{AnswerWriter, Format};
 use crate::api::app::App;
 use crate::api::body;
 use crate::api::body::BodyShare;
-use crate::api::embeddings::embed_all;
+use crate::api::embeddings::{embed_all, shortened};
 use crate::api::spans;
 use crate::api::stream;
 use crate::api::submission::{Submitted, begin_chat, collect, needs_grammar, submit};
@@ -28,6 +28,7 @@ use rooflet_inference_api::ollama::request::embed::EmbedRequest;
 use rooflet_inference_api::ollama::request::{ChatRequest, GenerateRequest};
 use rooflet_inference_api::ollama::response::{Embeddings, SingleEmbedding};
 use rooflet_inference_api::ollama::routes::with_common;
+use rooflet_inference_api::openai::request::Prompt;
 use rooflet_inference_api::openai::{self, ApiError};
 use rooflet_text::answer::{AnswerParser, AnswerShape};
 use rooflet_text::tool_calls::ToolFormat;
@@ -79,14 +80,14 @@ async fn generate(
     let began = app.clock.instant();
     let (mut request, share) = body::parse(body, &app, |_, body| GenerateRequest::parse(body)).await?;
     check_model(&app, &request.model)?;
-    let is_text = request.raw || !app.prompter.has_chat_template();
+    let is_text = request.raw || request.suffix.is_some() || !app.prompter.has_chat_template();
     let exchange = Exchange {
         app,
         format: Format::Generate,
         began,
         ignored: std::mem::take(&mut request.ignored),
     };
-    if request.prompt.is_empty() {
+    if request.prompt.is_empty() && request.suffix.is_none() {
         return exchange.load();
     }
     match is_text {
@@ -124,14 +125,18 @@ impl Exchange {
         self.respond(parser, submitted, stream, logprobs).await
     }
 
-    async fn text(self, request: GenerateRequest, share: BodyShare) -> Result<Response, ApiError> {
+    async fn text(self, mut request: GenerateRequest, share: BodyShare) -> Result<Response, ApiError> {
         let app = Arc::clone(&self.app);
         app.check_ready()?;
+        let suffix = request.suffix.take();
         let (prompt, options) = request.into_text();
         spans::record_request_attributes(&options);
         let (stream, logprobs) = (options.stream, options.logprobs.is_some());
         let long = needs_grammar(&options, None);
-        let validate = move |app: &App| app.prompter.text(&prompt, false, &options);
+        let validate = move |app: &App| match &suffix {
+            Some(after) => app.prompter.infill(&prompt, after, &options),
+            None => app.prompter.text(&Prompt::Text(prompt), false, &options),
+        };
         let request = share.run(long, &app, validate).await?;
         let submitted = submit(&app, vec![request], 1)?;
         let parser = AnswerParser::new(&AnswerShape {
@@ -174,7 +179,9 @@ async fn embed(
     let began = app.clock.instant();
     let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse(body)).await?;
     check_model(&app, &request.model)?;
+    app.prompter.check_dimensions(request.dimensions)?;
     let (embeddings, prompt_eval_count) = embed_all(&app, request.inputs, None, share).await?;
+    let embeddings = shortened(embeddings, request.dimensions);
     let embeddings = Embeddings {
         model: app.name.clone(),
         embeddings,

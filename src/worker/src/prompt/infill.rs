@@ -62,6 +62,11 @@ struct Marks {
 }
 
 impl Prompter {
+    /// Returns true if the vocabulary has the tokens to fill in the middle.
+    pub(crate) fn can_infill(&self) -> bool {
+        self.marks().is_some()
+    }
+
     /// Validates a request of `/v1/completions` with the text before and after the answer.
     pub(crate) fn infill(
         &self,

@@ -554,6 +554,15 @@ fn suffix_fills_in_the_middle() {
                 (&choice["text"], &choice["finish_reason"]),
                 (&json!("ab"), &json!("stop"))
             );
+            let shown = worker.post("/api/show", &json!({"model": "tiny"})).await.json();
+            assert_eq!(shown["capabilities"], json!(["completion", "insert"]));
+            let request =
+                json!({"model": "tiny", "prompt": "c", "suffix": "d", "system": "x", "stream": false});
+            let whole = worker.post("/api/generate", &request).await.json();
+            assert_eq!(
+                (&whole["response"], &whole["prompt_eval_count"]),
+                (&json!("ab"), &json!(5))
+            );
         })
     });
 }
@@ -581,7 +590,13 @@ fn dimensions_shorten_embeddings_of_matryoshka_models() {
                 assert!((value - expected).abs() < 1e-6, "{vector:?}");
             }
             assert_eq!(vector.len(), 4);
+            let body = json!({"model": "tiny", "input": "abc", "dimensions": 4});
+            let own = worker.post("/v1/embeddings", &body).await.json();
+            let theirs = worker.post("/api/embed", &body).await.json();
+            assert_eq!(theirs["embeddings"][0], own["data"][0]["embedding"]);
             let body = merged(body, json!({"dimensions": 65}));
+            let refused = worker.post("/api/embed", &body).await;
+            assert_eq!(refused.status.as_u16(), 400, "{}", refused.body);
             let rejected = worker.post("/v1/embeddings", &body).await;
             assert_eq!(rejected.json()["error"]["param"], "dimensions");
         })

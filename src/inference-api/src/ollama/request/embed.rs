@@ -20,23 +20,22 @@ pub struct EmbedRequest {
     pub model: String,
     /// Empty if the request only loads the model.
     pub inputs: Vec<Prompt>,
+    /// Number of components of each embedding. At least 1.
+    pub dimensions: Option<usize>,
     pub ignored: IgnoredFields,
 }
 
 impl EmbedRequest {
     /// Parses a request of `/api/embed`.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
-        Self::parse_with(body, &["dimensions", "input", "truncate"], |fields, ignored| {
-            if fields
+        let names = &["dimensions", "input", "truncate"];
+        Self::parse_with(body, names, |fields, request| {
+            // 0 is the default of Ollama's clients.
+            request.dimensions = fields
                 .integer("dimensions", 0, usize::MAX)?
-                .is_some_and(|size| size > 0)
-            {
-                let message = "'dimensions' is not supported by this server: embeddings have the size of the model's \
-                               hidden states.";
-                return Err(ApiError::unsupported("dimensions", message));
-            }
+                .filter(|size| *size > 0);
             if fields.boolean("truncate")? == Some(true) {
-                ignored.add("truncate".to_owned());
+                request.ignored.add("truncate".to_owned());
             }
             let expected = format!("a string or a list of at most {MAX_INPUTS} strings");
             let inputs = fields.read("input", &expected, |value| match value {
@@ -49,39 +48,41 @@ impl EmbedRequest {
             })?;
             let inputs = inputs.unwrap_or_default();
             // A single empty text loads the model.
-            match inputs.as_slice() {
-                [only] if only.is_empty() => Ok(Vec::new()),
-                _ => Ok(inputs),
+            if !matches!(inputs.as_slice(), [only] if only.is_empty()) {
+                request.inputs = inputs.into_iter().map(Prompt::Text).collect();
             }
+            Ok(())
         })
     }
 
     /// Parses a request of `/api/embeddings`.
     pub fn parse_single(body: &[u8]) -> Result<Self, ApiError> {
-        Self::parse_with(body, &["prompt"], |fields, _| {
+        Self::parse_with(body, &["prompt"], |fields, request| {
             let prompt = fields.text("prompt")?.filter(|prompt| !prompt.is_empty());
-            Ok(prompt.map(str::to_owned).into_iter().collect())
+            let text = |prompt: &str| Prompt::Text(prompt.to_owned());
+            request.inputs = prompt.map(text).into_iter().collect();
+            Ok(())
         })
     }
 
     fn parse_with(
         body: &[u8],
         names: &[&str],
-        texts: impl FnOnce(&Fields, &mut IgnoredFields) -> Result<Vec<String>, ApiError>,
+        read: impl FnOnce(&Fields, &mut Self) -> Result<(), ApiError>,
     ) -> Result<Self, ApiError> {
         let (_, fields) = Fields::split(body, &[])?;
         let mut ignored = IgnoredFields::default();
         options::ignore_all(&fields, &mut ignored)?;
         options::check_keep_alive(&fields, &mut ignored)?;
         ignore_unknown(&fields, &[COMMON, names], &mut ignored);
-        Ok(Self {
+        let mut request = Self {
             model: parse_model(&fields)?,
-            inputs: texts(&fields, &mut ignored)?
-                .into_iter()
-                .map(Prompt::Text)
-                .collect(),
+            inputs: Vec::new(),
+            dimensions: None,
             ignored,
-        })
+        };
+        read(&fields, &mut request)?;
+        Ok(request)
     }
 }
 
@@ -108,6 +109,10 @@ mod tests {
             inputs(&json!({"model": "m", "input": ["a", "b"]})).unwrap(),
             ["a", "b"]
         );
+        for (dimensions, expected) in [(json!(null), None), (json!(0), None), (json!(64), Some(64))] {
+            let body = json!({"model": "m", "input": "a", "dimensions": dimensions}).to_string();
+            assert_eq!(EmbedRequest::parse(body.as_bytes()).unwrap().dimensions, expected);
+        }
         for empty in [json!(null), json!(""), json!([])] {
             assert!(inputs(&json!({"model": "m", "input": empty})).unwrap().is_empty());
         }
@@ -127,7 +132,7 @@ mod tests {
             (json!({"model": "m", "input": 1}), "input"),
             (json!({"model": "m", "input": [1]}), "input"),
             (
-                json!({"model": "m", "input": "a", "dimensions": 64}),
+                json!({"model": "m", "input": "a", "dimensions": -1}),
                 "dimensions",
             ),
             (json!({"model": "m", "input": "a", "options": 1}), "options"),

@@ -1,16 +1,19 @@
 //! `rooflet logs`
 
 mod agents;
+mod deployment;
 mod lines;
+
+use std::ops::ControlFlow;
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8PathBuf;
-use futures::stream::select_all;
 use futures::{Stream, StreamExt};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
 use self::agents::Agents;
+use self::deployment::Deployment;
 use self::lines::prefixed_lines;
 use crate::cli::{Failure, default_data_dir, objects, ui};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
@@ -32,7 +35,7 @@ pub(crate) struct Args {
     /// Namespace of the replica or deployment. Default: the namespace of the kubeconfig's context.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Keep printing new log lines of the existing replicas.
+    /// Keep printing new log lines. With mdep/NAME, also of replicas that are created later.
     #[arg(long, short)]
     follow: bool,
     /// Start with the last N lines of each log; -1 prints the whole log.
@@ -129,12 +132,20 @@ async fn print_deployment(args: &Args, client: Client, name: &str) -> anyhow::Re
             "ModelDeployment {name} in namespace {namespace} has no replicas; `kubectl get mdep -A` lists deployments"
         );
     }
+    if args.follow {
+        let of = Deployment {
+            name: name.to_owned(),
+            deployments: Api::namespaced(client.clone(), &namespace),
+            replicas,
+        };
+        return deployment::follow(of, Agents::new(client), args.tail).await;
+    }
     found.sort_by_key(ResourceExt::name_any);
     let agents = Agents::new(client);
     let mut failed = 0;
     let mut logs = Vec::new();
     for replica in &found {
-        match agents.log(replica, args.follow, args.tail).await {
+        match agents.log(replica, false, args.tail).await {
             Ok(log) => logs.push(Box::pin(prefixed_lines(replica.name_any(), log))),
             Err(err) => {
                 failed += 1;
@@ -142,11 +153,7 @@ async fn print_deployment(args: &Args, client: Client, name: &str) -> anyhow::Re
             }
         }
     }
-    // Lines of a followed log are printed as they arrive, complete logs one after the other.
-    match args.follow {
-        true => copy(select_all(logs)).await?,
-        false => copy(futures::stream::iter(logs).flatten()).await?,
-    }
+    copy(futures::stream::iter(logs).flatten()).await?;
     match failed {
         0 => Ok(()),
         failed => bail!("{failed} of {} replicas have no readable log", found.len()),
@@ -157,12 +164,16 @@ async fn print_deployment(args: &Args, client: Client, name: &str) -> anyhow::Re
 async fn copy<B: AsRef<[u8]>>(bytes: impl Stream<Item = anyhow::Result<B>>) -> anyhow::Result<()> {
     let mut bytes = std::pin::pin!(bytes);
     while let Some(chunk) = bytes.next().await {
-        let written = ui::output_bytes(chunk?.as_ref()).context("writing to standard output")?;
-        if written.is_break() {
+        if output(chunk?.as_ref())?.is_break() {
             break;
         }
     }
     Ok(())
+}
+
+/// Prints bytes. Breaks if standard output is closed.
+fn output(bytes: &[u8]) -> anyhow::Result<ControlFlow<()>> {
+    ui::output_bytes(bytes).context("writing to standard output")
 }
 
 #[cfg(test)]

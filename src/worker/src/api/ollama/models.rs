@@ -73,6 +73,7 @@ pub(super) async fn show(
     let capabilities = [
         ("completion", true),
         ("tools", template.is_some()),
+        ("insert", app.prompter.can_infill()),
         ("thinking", app.prompter.has_reasoning()),
     ];
     Ok(Json(ShownModel {
