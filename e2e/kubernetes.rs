@@ -5,5 +5,6 @@
 
 mod chart;
 mod cluster;
+mod comparison;
 mod control_plane;
 mod story;

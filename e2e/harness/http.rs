@@ -60,6 +60,16 @@ impl Http {
 
     /// Creates a client with another timeout than [`TIMEOUT`](super::TIMEOUT).
     pub(crate) fn with_timeout(base: impl Into<String>, timeout: Duration) -> Self {
+        Self::build(base.into(), timeout, Vec::new())
+    }
+
+    /// Creates a client of an HTTPS server whose certificate is from an authority in `pem`.
+    pub(crate) fn with_authority(base: impl Into<String>, pem: &[u8]) -> Self {
+        let authorities = reqwest::Certificate::from_pem_bundle(pem).expect("certificates");
+        Self::build(base.into(), super::TIMEOUT, authorities)
+    }
+
+    fn build(base: String, timeout: Duration, authorities: Vec<reqwest::Certificate>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -68,13 +78,15 @@ impl Http {
         drop(rustls::crypto::ring::default_provider().install_default());
         // Connections are not reused: the runtime does not run between calls, and does not process
         // the closing of a connection by the server.
-        let client = reqwest::Client::builder()
+        let builder = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
-            .timeout(timeout)
-            .build()
-            .expect("a client");
+            .timeout(timeout);
+        let builder = authorities
+            .into_iter()
+            .fold(builder, reqwest::ClientBuilder::add_root_certificate);
+        let client = builder.build().expect("a client");
         Self {
-            base: base.into(),
+            base,
             runtime,
             client,
             header: None,
@@ -108,6 +120,25 @@ impl Http {
             .post(format!("{}{path}", self.base))
             .header("Content-Type", "application/json");
         self.send(request.body(body.to_owned()))
+    }
+
+    /// Sends a request with any method, headers and body.
+    pub(crate) fn send_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<String>,
+    ) -> Result<HttpResponse, String> {
+        let method = method.parse().map_err(|err| format!("{method}: {err}"))?;
+        let request = self.client.request(method, format!("{}{path}", self.base));
+        let request = headers
+            .iter()
+            .fold(request, |request, (name, value)| request.header(*name, *value));
+        self.send(match body {
+            Some(body) => request.body(body),
+            None => request,
+        })
     }
 
     /// Returns the greedy chat answer of `model` to `question`.

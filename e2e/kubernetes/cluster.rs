@@ -8,7 +8,7 @@ use rcgen::KeyPair;
 
 use crate::harness::{Kubectl, Process, Scratch, eventually, free_port, kill_9, not_run, repository};
 
-const ADMIN_TOKEN: &str = "admin-of-the-test";
+pub(super) const ADMIN_TOKEN: &str = "admin-of-the-test";
 /// Controllers on which the tests depend.
 const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,serviceaccount-controller,\
                            root-ca-certificate-publisher-controller";

@@ -138,6 +138,11 @@ impl StructuralSchema {
     }
 }
 
+/// Returns true for the note that rules were not checked because of other errors.
+pub fn is_note_on_rules(error: &FieldError) -> bool {
+    error.message.ends_with(RULES_NOT_CHECKED)
+}
+
 const RULES_NOT_CHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
 
 /// Returns true for errors that prevent CEL evaluation, because rules rely on valid types.

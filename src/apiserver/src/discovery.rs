@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::endpoints::negotiate::{Clause, JSON, clauses};
+use crate::endpoints::negotiate::{Clause, JSON, SERVED, YAML, clauses};
 use crate::registry::resource::{Resource, Subresource, api_version, to_bytes};
 use crate::registry::{Group, GroupVersion, Snapshot};
 use crate::status::ApiError;
@@ -24,6 +24,9 @@ pub(crate) fn prefers_aggregated(accept: &str) -> Result<bool, ApiError> {
         return Ok(false);
     }
     let verdict = |clause: &Clause<'_>| -> Option<bool> {
+        if clause.media_type == YAML {
+            return Some(false);
+        }
         if !matches!(clause.media_type, JSON | "*/*" | "application/*") {
             return None;
         }
@@ -37,9 +40,8 @@ pub(crate) fn prefers_aggregated(accept: &str) -> Result<bool, ApiError> {
             _ => None,
         }
     };
-    clauses(accept).iter().find_map(verdict).ok_or_else(|| {
-        ApiError::not_acceptable(&[JSON, "application/yaml", "application/vnd.kubernetes.protobuf"])
-    })
+    let verdict = clauses(accept).iter().find_map(verdict);
+    verdict.ok_or_else(|| ApiError::not_acceptable(&SERVED))
 }
 
 /// Returns the unaggregated document of `/api`.

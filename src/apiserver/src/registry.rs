@@ -16,6 +16,7 @@ use crate::builtin::{BuiltIn, CRD_STORAGE};
 use crate::crd;
 use crate::object;
 use crate::registry::resource::{DefinitionVersion, Resource};
+use crate::status::ApiError;
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_store::{ListOptions, Record, Revision, Store};
@@ -131,10 +132,13 @@ impl Snapshot {
         self.index.get(group)?.get(version)?.get(plural)
     }
 
-    pub(crate) fn serves(&self, group: &str, version: &str) -> bool {
-        self.index
-            .get(group)
-            .is_some_and(|versions| versions.contains_key(version))
+    /// Returns the error of a path below a group that has no such resource. Like kube-apiserver,
+    /// only groups of built-in kinds answer with a status.
+    pub(crate) fn not_served(&self, group: &str) -> ApiError {
+        match BuiltIn::of_group(group).next() {
+            Some(_) => ApiError::resource_not_served(),
+            None => ApiError::no_route(),
+        }
     }
 
     pub(crate) fn group(&self, name: &str) -> Option<&Group> {
@@ -299,7 +303,6 @@ mod tests {
         );
         assert!(snapshot.resource("", "v1", "configmaps").is_some());
         assert!(snapshot.resource("", "v1", "pods").is_none());
-        assert!(snapshot.serves("", "v1") && !snapshot.serves("apps", "v1"));
     }
 
     /// Stores an established definition.

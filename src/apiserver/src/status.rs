@@ -392,6 +392,20 @@ impl ApiError {
         Self::new(StatusCode::NOT_ACCEPTABLE, Reason::NotAcceptable, message, None)
     }
 
+    /// Returns the error of a built-in kind's route if the request accepts none of its media types.
+    pub(crate) fn no_representation(available: &[&str]) -> Self {
+        let message = format!(
+            "406: Not Acceptable\n\nAvailable representations: {}",
+            available.join(", ")
+        );
+        Self::new(
+            StatusCode::NOT_ACCEPTABLE,
+            Reason::NotAcceptable,
+            message,
+            Some(Details::default()),
+        )
+    }
+
     pub(crate) fn not_acceptable_because(message: String) -> Self {
         Self::new(StatusCode::NOT_ACCEPTABLE, Reason::NotAcceptable, message, None)
     }

@@ -1,6 +1,6 @@
 //! JSON patch (RFC 6902) with the `json-patch` crate, within limits.
 
-use json_patch::{Patch, PatchOperation};
+use json_patch::{AddOperation, Patch, PatchOperation};
 use serde_json::Value;
 
 use crate::schema::strict::NESTING_MAX;
@@ -68,6 +68,17 @@ impl JsonPatch {
         &self.unknown_members
     }
 
+    /// Returns true if an operation has a path at or below `pointer`.
+    pub fn changes(&self, pointer: &str) -> bool {
+        self.operations.0.iter().any(|operation| {
+            let path = operation.path().as_str();
+            path == pointer
+                || path
+                    .strip_prefix(pointer)
+                    .is_some_and(|rest| rest.starts_with('/'))
+        })
+    }
+
     /// Returns the patched document. After an error, the original is unchanged.
     pub fn apply(&self, document: &Value) -> Result<Value, JsonPatchError> {
         let mut patched = document.clone();
@@ -89,6 +100,18 @@ impl JsonPatch {
                 {
                     continue;
                 }
+                // As in kube-apiserver, an object's member that does not exist is added.
+                PatchOperation::Replace(replace)
+                    if replaces_missing_member(replace.path.as_str(), &patched) =>
+                {
+                    let add = AddOperation {
+                        path: replace.path.clone(),
+                        value: replace.value.clone(),
+                    };
+                    json_patch::patch_unsafe(&mut patched, &[PatchOperation::Add(add)])
+                        .map_err(JsonPatchError::Rejected)?;
+                    continue;
+                }
                 PatchOperation::Test(_)
                 | PatchOperation::Add(_)
                 | PatchOperation::Remove(_)
@@ -100,6 +123,14 @@ impl JsonPatch {
         }
         Ok(patched)
     }
+}
+
+/// Returns true if the last token of the path is no member of an existing object.
+fn replaces_missing_member(path: &str, document: &Value) -> bool {
+    let Some((parent, _)) = path.rsplit_once('/') else {
+        return false;
+    };
+    document.pointer(path).is_none() && document.pointer(parent).is_some_and(Value::is_object)
 }
 
 fn unknown_members(operations: &[Value]) -> Vec<String> {
@@ -179,6 +210,12 @@ mod tests {
             json!({"foo": ["bar", "baz"]}),
             json!([{"op": "add", "path": "/foo/1", "value": "qux"}]),
             json!({"foo": ["bar", "qux", "baz"]}),
+        );
+        // kube-apiserver differs from RFC 6902 here.
+        check(
+            json!({"foo": {}}),
+            json!([{"op": "replace", "path": "/foo/a~1b", "value": 1}]),
+            json!({"foo": {"a/b": 1}}),
         );
         check(
             json!({"baz": "qux", "foo": "bar"}),

@@ -148,6 +148,8 @@ fn merge_field<'p>(
                     fields.remove(name);
                 }
             }
+            // As in kube-apiserver, an object with a directive does not create a field.
+            None if directive(change)?.is_some() => {}
             Some(_) | None => {
                 if directive(change)? != Some("delete") {
                     let mut field = Map::new();

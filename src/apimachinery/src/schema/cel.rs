@@ -340,8 +340,13 @@ fn rules_value(value: &Value, node: &Node) -> Cel {
 
 fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, is_read: impl Fn(&str) -> bool) -> Cel {
     let is_map = node.is_some_and(|node| matches!(node.additional, Additional::Schema(_) | Additional::Any));
+    // Like kube-apiserver, a null in a declared object is an absent field.
+    let drops_null = !is_map && node.is_some_and(|node| !node.properties.is_empty());
     let mut map = HashMap::with_capacity(fields.len());
     for (name, field) in fields {
+        if drops_null && field.is_null() {
+            continue;
+        }
         let key = if is_map { name.clone() } else { escape(name) };
         if is_read(&key) {
             let child = node.and_then(|node| node.field(name));

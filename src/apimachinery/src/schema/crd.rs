@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    FieldError, accept, compile::compile, field_path, format::Format, metadata, metadata::NameRule, names,
-    node::members, types::Types,
+    FieldError, accept, compile::compile, field_path, format::Format, gotext, metadata, metadata::NameRule,
+    names, node::members, types::Types,
 };
 
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -85,8 +85,9 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
     validate_names(crd, &mut errors);
     validate_shared(crd, &mut errors);
     validate_conversion(crd, &mut errors);
-    if let Some(old) = old {
-        validate_immutable(crd, old, &mut errors);
+    match old {
+        Some(old) => validate_immutable(crd, old, &mut errors),
+        None => validate_stored_versions(crd, &mut errors),
     }
     validate_approval(crd, old, &mut errors);
     if crd.pointer("/spec/preserveUnknownFields") == Some(&Value::Bool(true)) {
@@ -235,22 +236,83 @@ fn validate_versions(crd: &Value, errors: &mut Vec<FieldError>) {
         }
     }
     let mut seen = BTreeSet::new();
-    let shown = || crd.pointer("/spec/versions").cloned().unwrap_or_default();
+    let shown = || shown_versions(crd);
     if !all.iter().all(|version| seen.insert(text(version, "/name"))) {
-        errors.push(FieldError::invalid(
+        errors.push(FieldError::invalid_shown(
             "spec.versions",
             &shown(),
             "must contain unique version names",
         ));
     }
-    if all
-        .iter()
-        .filter(|version| version.get("storage") == Some(&Value::Bool(true)))
-        .count()
-        != 1
-    {
+    if storage_versions(crd).count() != 1 {
         let detail = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid("spec.versions", &shown(), detail));
+        errors.push(FieldError::invalid_shown("spec.versions", &shown(), detail));
+    }
+    // kube-apiserver copies the first version's name to a field of older versions of the kind.
+    let first = all.first().map_or("", |version| text(version, "/name"));
+    let details = names::dns_1035_label(first);
+    if !first.is_empty() && !details.is_empty() {
+        errors.push(FieldError::invalid_text(
+            "spec.version",
+            first,
+            &details.join(","),
+        ));
+    }
+}
+
+/// Returns the names of the versions marked as storage version.
+fn storage_versions(crd: &Value) -> impl Iterator<Item = &str> {
+    let all = versions(crd).iter();
+    let stored = all.filter(|version| version.get("storage") == Some(&Value::Bool(true)));
+    stored.map(|version| text(version, "/name"))
+}
+
+/// Returns the versions as kube-apiserver shows its internal type. Parts that all versions share are
+/// not in the versions there.
+fn shown_versions(crd: &Value) -> String {
+    let part = |version: &Value, name: &str| match shared(crd, &format!("/{name}")) {
+        Some(_) => Value::Null,
+        None => version.get(name).cloned().unwrap_or_default(),
+    };
+    let flag = |version: &Value, name: &str| version.get(name) == Some(&Value::Bool(true));
+    let shown = versions(crd).iter().map(|version| {
+        json!({
+            "Name": version.get("name"), "Served": flag(version, "served"), "Storage": flag(version, "storage"),
+            "Deprecated": flag(version, "deprecated"), "DeprecationWarning": version.get("deprecationWarning"),
+            "Schema": part(version, "schema"), "Subresources": part(version, "subresources"),
+            "AdditionalPrinterColumns": part(version, "additionalPrinterColumns"),
+            "SelectableFields": part(version, "selectableFields"),
+        })
+    });
+    let order = [
+        "Name",
+        "Served",
+        "Storage",
+        "Deprecated",
+        "DeprecationWarning",
+        "Schema",
+        "Subresources",
+        "AdditionalPrinterColumns",
+        "SelectableFields",
+    ];
+    gotext::json_in_order(&shown.collect(), &order)
+}
+
+/// Validates `status.storedVersions` of a new definition, which the server sets to the first storage
+/// version.
+fn validate_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "status.storedVersions";
+    let (first, last) = (storage_versions(crd).next(), storage_versions(crd).last());
+    match (first, last) {
+        (Some(first), Some(last)) if first != last => {
+            let detail = format!("must have the storage version {last}");
+            errors.push(FieldError::invalid(FIELD, &json!([first]), &detail));
+        }
+        (Some(_), _) => {}
+        (None, _) => {
+            let detail = "must have at least one stored version";
+            errors.push(FieldError::invalid(FIELD, &Value::Null, detail));
+        }
     }
 }
 
@@ -271,8 +333,17 @@ fn validate_shared(crd: &Value, errors: &mut Vec<FieldError>) {
         validate_columns("spec.additionalPrinterColumns", columns, errors);
     }
     if let Some(fields) = shared(crd, "/selectableFields") {
-        let schema = versions(crd).first().and_then(schema);
-        validate_selectable("spec.selectableFields", schema, fields, errors);
+        match shared_schema.filter(|schema| !schema.is_null()) {
+            Some(schema) => validate_selectable("spec.selectableFields", Some(schema), fields, errors),
+            None if versions(crd).iter().all(|version| schema(version).is_none()) => {
+                let detail = "may only be set when validations.schema is included";
+                errors.push(FieldError::invalid_text("spec.selectableFields", "", detail));
+            }
+            None => {
+                let schema = versions(crd).first().and_then(schema);
+                validate_selectable("spec.selectableFields", schema, fields, errors);
+            }
+        }
     }
 }
 

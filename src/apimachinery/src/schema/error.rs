@@ -102,6 +102,11 @@ impl FieldError {
         Self::shown(CauseReason::Invalid, field, value, detail)
     }
 
+    /// Creates `Invalid` with the text of a value, for values whose members have an order.
+    pub fn invalid_shown(field: impl Into<String>, value: &str, detail: &str) -> Self {
+        Self::bare(CauseReason::Invalid, field, &format!("{value}: {detail}"))
+    }
+
     /// Creates `Invalid` without the value, for values that are whole objects.
     pub(crate) fn invalid_omitted(field: impl Into<String>, detail: &str) -> Self {
         Self::bare(CauseReason::Invalid, field, detail)

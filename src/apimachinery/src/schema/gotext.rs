@@ -46,6 +46,38 @@ pub(crate) fn bad_value(value: &Value) -> String {
     }
 }
 
+/// Formats any decoded JSON value (`%v`).
+pub fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => self::number(number),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(" ")),
+        Value::Object(fields) => {
+            let mut members: Vec<String> = fields
+                .iter()
+                .map(|(name, value)| format!("{name}:{}", plain(value)))
+                .collect();
+            members.sort();
+            format!("map[{}]", members.join(" "))
+        }
+    }
+}
+
+/// Returns the Go type of a decoded JSON value (`%T`).
+pub fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
 /// Formats an integer or float64 (`%v`).
 pub fn number(number: &Number) -> String {
     match number.as_f64() {
@@ -87,7 +119,19 @@ pub fn json(value: &Value) -> String {
     out
 }
 
+/// Formats JSON like [`json`], with the keys of all objects in the order of a Go struct. Keys that
+/// `order` does not contain are last and sorted.
+pub fn json_in_order(value: &Value, order: &[&str]) -> String {
+    let mut out = String::new();
+    push_ordered(&mut out, value, order);
+    out
+}
+
 fn push_json(out: &mut String, value: &Value) {
+    push_ordered(out, value, &[]);
+}
+
+fn push_ordered(out: &mut String, value: &Value, order: &[&str]) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
@@ -102,13 +146,19 @@ fn push_json(out: &mut String, value: &Value) {
                 if index > 0 {
                     out.push(',');
                 }
-                push_json(out, item);
+                push_ordered(out, item, order);
             }
             out.push(']');
         }
         Value::Object(fields) => {
             let mut sorted: Vec<_> = fields.iter().collect();
-            sorted.sort_by(|a, b| a.0.cmp(b.0));
+            let place = |key: &str| {
+                order
+                    .iter()
+                    .position(|known| *known == key)
+                    .unwrap_or(order.len())
+            };
+            sorted.sort_by(|a, b| (place(a.0), a.0).cmp(&(place(b.0), b.0)));
             out.push('{');
             for (index, (key, field)) in sorted.into_iter().enumerate() {
                 if index > 0 {
@@ -116,7 +166,7 @@ fn push_json(out: &mut String, value: &Value) {
                 }
                 push_json_string(out, key);
                 out.push(':');
-                push_json(out, field);
+                push_ordered(out, field, order);
             }
             out.push('}');
         }
@@ -156,6 +206,17 @@ mod tests {
         check(123456.0, "123456");
         check(0.00001, "1e-05");
         check(-2.25, "-2.25");
+    }
+
+    #[test]
+    fn keys_have_the_order_of_a_struct() {
+        assert_eq!(
+            json_in_order(
+                &json!([{"name": "x", "uid": 1, "apiVersion": "v1", "b": 2}]),
+                &["apiVersion", "name"]
+            ),
+            r#"[{"apiVersion":"v1","name":"x","b":2,"uid":1}]"#
+        );
     }
 
     #[test]

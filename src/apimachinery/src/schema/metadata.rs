@@ -10,6 +10,16 @@ use serde_json::Value;
 
 use super::{FieldError, gotext, names};
 
+/// Members of an owner reference in the order of kube-apiserver's type.
+const OWNER_MEMBERS: [&str; 6] = [
+    "apiVersion",
+    "kind",
+    "name",
+    "uid",
+    "controller",
+    "blockOwnerDeletion",
+];
+
 /// Maximum size of all annotations of an object, keys and values.
 const ANNOTATIONS_BYTES_MAX: u64 = 256 << 10;
 
@@ -283,7 +293,8 @@ fn validate_owners(metadata: &Value, errors: &mut Vec<FieldError>) {
                     let detail = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                     );
-                    errors.push(FieldError::invalid(FIELD, all, &detail));
+                    let shown = gotext::json_in_order(all, &OWNER_MEMBERS);
+                    errors.push(FieldError::invalid_shown(FIELD, &shown, &detail));
                 }
             }
         }
@@ -471,7 +482,7 @@ mod tests {
                 {"apiVersion": "g/v1", "kind": "K", "name": "y", "controller": true}]})),
             [
                 r#"metadata.ownerReferences.uid: Invalid value: "": must not be empty"#,
-                r#"metadata.ownerReferences: Invalid value: [{"apiVersion":"g/v1","controller":true,"kind":"K","name":"x","uid":"1"},{"apiVersion":"g/v1","controller":true,"kind":"K","name":"y"}]: Only one reference can have Controller set to true. Found "true" in references for K/x and K/y"#
+                r#"metadata.ownerReferences: Invalid value: [{"apiVersion":"g/v1","kind":"K","name":"x","uid":"1","controller":true},{"apiVersion":"g/v1","kind":"K","name":"y","controller":true}]: Only one reference can have Controller set to true. Found "true" in references for K/x and K/y"#
             ]
         );
         let big = "x".repeat(256 << 10);

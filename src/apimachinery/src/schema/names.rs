@@ -18,8 +18,18 @@ fn regex_error(message: &str, pattern: &str, examples: &[&str]) -> String {
     text
 }
 
-fn too_long(max: usize) -> String {
-    let unit = if max == 1 { "byte" } else { "bytes" };
+/// Unit in which kube-apiserver states a maximum length. Both count bytes.
+#[derive(Clone, Copy)]
+enum Unit {
+    Bytes,
+    Characters,
+}
+
+fn too_long(max: usize, unit: Unit) -> String {
+    let unit = match unit {
+        Unit::Bytes => "bytes",
+        Unit::Characters => "characters",
+    };
     format!("must be no more than {max} {unit}")
 }
 
@@ -41,7 +51,7 @@ fn is_dns_label(text: &str) -> bool {
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_LABEL_BYTES_MAX {
-        errors.push(too_long(DNS_LABEL_BYTES_MAX));
+        errors.push(too_long(DNS_LABEL_BYTES_MAX, Unit::Characters));
     }
     if !is_dns_label(text) {
         if text.split('.').all(is_dns_label) {
@@ -59,9 +69,13 @@ pub fn dns_label(text: &str) -> Vec<String> {
 
 /// Checks an RFC 1123 subdomain, the name of most objects.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
+    subdomain(text, Unit::Characters)
+}
+
+fn subdomain(text: &str, unit: Unit) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_SUBDOMAIN_BYTES_MAX {
-        errors.push(too_long(DNS_SUBDOMAIN_BYTES_MAX));
+        errors.push(too_long(DNS_SUBDOMAIN_BYTES_MAX, unit));
     }
     if !text.split('.').all(is_dns_label) {
         errors.push(regex_error(
@@ -77,7 +91,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
 pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_LABEL_BYTES_MAX {
-        errors.push(too_long(DNS_LABEL_BYTES_MAX));
+        errors.push(too_long(DNS_LABEL_BYTES_MAX, Unit::Characters));
     }
     if !is_dns_label(text) || !text.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
         errors.push(regex_error(
@@ -131,7 +145,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
                 errors.push("prefix part must be non-empty".to_owned());
             } else {
                 errors.extend(
-                    dns_subdomain(prefix)
+                    subdomain(prefix, Unit::Bytes)
                         .into_iter()
                         .map(|error| format!("prefix part {error}")),
                 );
@@ -153,7 +167,10 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     if name.is_empty() {
         errors.push("name part must be non-empty".to_owned());
     } else if name.len() > QUALIFIED_NAME_BYTES_MAX {
-        errors.push(format!("name part {}", too_long(QUALIFIED_NAME_BYTES_MAX)));
+        errors.push(format!(
+            "name part {}",
+            too_long(QUALIFIED_NAME_BYTES_MAX, Unit::Bytes)
+        ));
     }
     if !is_qualified_part(name) {
         let text = regex_error(
@@ -170,7 +187,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
 pub fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_VALUE_BYTES_MAX {
-        errors.push(too_long(LABEL_VALUE_BYTES_MAX));
+        errors.push(too_long(LABEL_VALUE_BYTES_MAX, Unit::Bytes));
     }
     if !text.is_empty() && !is_qualified_part(text) {
         errors.push(regex_error(
@@ -195,7 +212,7 @@ mod tests {
             ]
         );
         assert_eq!(dns_label("a.b"), ["must not contain dots"]);
-        assert_eq!(dns_label(&"a".repeat(64)), ["must be no more than 63 bytes"]);
+        assert_eq!(dns_label(&"a".repeat(64)), ["must be no more than 63 characters"]);
         assert_eq!(
             label_value("-x"),
             [

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::object;
 use rooflet_apimachinery::schema::metadata::NameRule;
-use rooflet_apimachinery::schema::{FieldError, names};
+use rooflet_apimachinery::schema::{FieldError, gotext, names};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -44,9 +44,13 @@ pub(super) fn validate(binding: &Value, old: Option<&Value>, scope: Scope) -> Ve
         check_subject(subject, scope, &format!("subjects[{index}]"), &mut errors);
     }
     if old.is_some_and(|old| old["roleRef"] != binding["roleRef"]) {
-        errors.push(FieldError::invalid(
+        let role = &binding["roleRef"];
+        // The names of kube-apiserver's internal type.
+        let shown =
+            gotext::json(&json!({"APIGroup": role["apiGroup"], "Kind": role["kind"], "Name": role["name"]}));
+        errors.push(FieldError::invalid_shown(
             "roleRef",
-            &binding["roleRef"],
+            &shown,
             "cannot change roleRef",
         ));
     }

@@ -96,7 +96,7 @@ pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
         let mut records = engine.registry.sync();
         // In a name conflict, the oldest definition keeps the name.
         records.sort_by_key(|record| record.created);
-        let Some((record, next)) = next_change(engine, &records) else {
+        let Some((record, mut next)) = next_change(engine, &records) else {
             return records;
         };
         let name = object::name(record.json()).to_owned();
@@ -106,6 +106,8 @@ pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
                 .snapshot()
                 .built_in(BuiltIn::CustomResourceDefinition),
         );
+        let target = Target::new(&resource, None, &name);
+        engine.track_own_status(&target, &mut next, record.json());
         if let Err(err) = engine.replace_unconditionally(&resource, &record, next).await {
             warn!(definition = name, error = %err, "failed to update the status of a definition");
             return records;

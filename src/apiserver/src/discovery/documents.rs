@@ -12,11 +12,12 @@ use crate::discovery;
 use crate::discovery::health;
 use crate::discovery::openapi;
 use crate::endpoints::handlers::Api;
-use crate::endpoints::negotiate::{Encoding, JSON};
+use crate::endpoints::negotiate::{self, Encoding, JSON};
 use crate::endpoints::reply::{self, PLAIN_TEXT, Reply};
 use crate::endpoints::request::Request;
 use crate::endpoints::routes::Route;
 use crate::registry::Snapshot;
+use crate::registry::resource::to_bytes;
 use crate::status::ApiError;
 use rooflet_base::metrics;
 
@@ -25,6 +26,11 @@ impl Api {
     pub(crate) fn document(&self, request: &Request, route: &Route) -> Result<Reply, ApiError> {
         let snapshot = self.engine.registry.snapshot();
         let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.is_pretty(), value));
+        let encoded = |value: &Value| {
+            let encoding = negotiate::output(request.accept())?.encoding;
+            let pretty = request.is_pretty();
+            Ok(reply::encoded(StatusCode::OK, encoding, pretty, to_bytes(value)))
+        };
         match route {
             Route::Root => json(&discovery::paths(&snapshot)),
             Route::Version => json(&health::version()),
@@ -51,21 +57,22 @@ impl Api {
                 let (body, etag) = discovery::aggregated_body(&snapshot, *route == Route::CoreVersions);
                 Ok(aggregated_reply(request, body, &etag))
             }
-            Route::CoreVersions => json(&discovery::core_versions(&self.address)),
-            Route::Groups => json(&discovery::group_list(&snapshot)),
+            Route::CoreVersions => encoded(&discovery::core_versions(&self.address)),
+            Route::Groups => encoded(&discovery::group_list(&snapshot)),
             Route::Group(name) => match snapshot.group(name).filter(|group| !group.name.is_empty()) {
-                Some(group) => json(&discovery::group(group)),
+                Some(group) => encoded(&discovery::group(group)),
                 None => Err(ApiError::no_route()),
             },
             Route::Resources { group, version } => match snapshot.group_version(group, version) {
-                Some(found) => json(&discovery::resource_list(group, found)),
-                None => Err(ApiError::no_route()),
+                Some(found) => encoded(&discovery::resource_list(group, found)),
+                None => Err(snapshot.not_served(group)),
             },
             Route::OpenApiV2 if openapi::accepts_v2(request.accept()) => {
                 Ok(reply::bytes(StatusCode::OK, openapi::V2_TYPE, openapi::V2_EMPTY))
             }
             Route::OpenApiIndex => Ok(open_api_index(request, &snapshot, self.engine.clock.now())),
-            Route::OpenApiDocument(path) => open_api_document(request, &snapshot, path),
+            Route::OpenApiDocument(path) => Ok(open_api_document(request, &snapshot, path)),
+            Route::Unknown if request.path.starts_with("/api/") => Err(ApiError::resource_not_served()),
             Route::OpenApiV2 | Route::Snapshot | Route::Resource(_) | Route::Unknown => {
                 Err(ApiError::no_route())
             }
@@ -94,8 +101,13 @@ fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
     reply
 }
 
-fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Result<Reply, ApiError> {
-    let document = openapi::document(snapshot, path).ok_or_else(ApiError::no_route)?;
+fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Reply {
+    let Some(document) = openapi::document(snapshot, path) else {
+        // Like kube-apiserver, without a body.
+        let mut reply = reply::bytes(StatusCode::NOT_FOUND, PLAIN_TEXT, Bytes::new());
+        reply.headers_mut().remove(header::CONTENT_TYPE);
+        return reply;
+    };
     let hash = openapi::hash(snapshot, path).unwrap_or_default();
     let requested = request.query.non_empty("hash");
     if requested.is_some_and(|requested| requested != hash) {
@@ -103,11 +115,11 @@ fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Resu
         if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
             reply.headers_mut().insert(header::LOCATION, location);
         }
-        return Ok(reply);
+        return reply;
     }
     let quoted = format!("\"{hash}\"");
     if request.header(header::IF_NONE_MATCH) == quoted {
-        return Ok(reply::bytes(StatusCode::NOT_MODIFIED, JSON, Bytes::new()));
+        return reply::bytes(StatusCode::NOT_MODIFIED, JSON, Bytes::new());
     }
     let mut reply = reply::bytes(StatusCode::OK, JSON, document);
     let headers = reply.headers_mut();
@@ -121,7 +133,7 @@ fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Resu
             HeaderValue::from_static("public, immutable, max-age=31536000"),
         );
     }
-    Ok(reply)
+    reply
 }
 
 /// Handles the index. It has no hash, so clients use If-Modified-Since.

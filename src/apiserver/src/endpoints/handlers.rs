@@ -180,18 +180,14 @@ impl Api {
         let verb = by.verb;
         let snapshot = self.engine.registry.snapshot();
         let Some(resource) = snapshot.resource(&path.group, &path.version, &path.resource) else {
-            let is_served = snapshot.serves(&path.group, &path.version);
-            return Err(if is_served {
-                ApiError::resource_not_served()
-            } else {
-                ApiError::no_route()
-            });
+            return Err(snapshot.not_served(&path.group));
         };
         let is_custom = resource.custom().is_some();
         let spans_namespaces = matches!(verb, Verb::List | Verb::Watch);
         if path.namespace.is_some() != resource.namespaced && !(resource.namespaced && spans_namespaces) {
-            return Err(match (is_custom, path.namespace.is_some()) {
-                (false, false) => ApiError::no_such_method(),
+            return Err(match (is_custom, path.namespace.is_some(), path.name.is_some()) {
+                (false, false, false) => ApiError::no_such_method(),
+                (false, false, true) => ApiError::resource_not_served(),
                 _ => ApiError::no_route(),
             });
         }
@@ -541,7 +537,11 @@ impl Api {
 
 impl Call<'_> {
     pub(super) fn media(&self) -> Result<OutputMedia, ApiError> {
-        negotiate::output(self.request.accept())
+        let accept = self.request.accept();
+        if self.resource.custom().is_none() && !negotiate::names_known_type(accept) {
+            return Err(ApiError::no_representation(&negotiate::SERVED));
+        }
+        negotiate::output(accept)
     }
 
     /// Returns the body and its encoding.

@@ -5,6 +5,8 @@ use rooflet_apimachinery::protobuf::PROTOBUF;
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
+/// Media types of kube-apiserver's responses. This server sends JSON to clients that prefer protobuf.
+pub(crate) const SERVED: [&str; 3] = [JSON, YAML, PROTOBUF];
 const META_GROUP: &str = "meta.k8s.io";
 
 /// Requested form of the response.
@@ -116,7 +118,16 @@ pub(crate) fn output(accept: &str) -> Result<OutputMedia, ApiError> {
     clauses(accept)
         .iter()
         .find_map(output_of)
-        .ok_or_else(|| ApiError::not_acceptable(&[JSON, YAML, PROTOBUF]))
+        .ok_or_else(|| ApiError::not_acceptable(&SERVED))
+}
+
+/// Returns true if a clause of an Accept header has one of the served media types, whatever its
+/// parameters are.
+pub(crate) fn names_known_type(accept: &str) -> bool {
+    let is_known = |clause: &Clause<'_>| {
+        SERVED.contains(&clause.media_type) || matches!(clause.media_type, "*/*" | "application/*")
+    };
+    accept.is_empty() || clauses(accept).iter().any(is_known)
 }
 
 /// Returns the encoding of an error.

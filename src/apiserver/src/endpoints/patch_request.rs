@@ -7,17 +7,43 @@ use crate::endpoints::negotiate::{Encoding, essence};
 use crate::endpoints::options::{FieldValidation, WriteOptions};
 use crate::engine::{AppliedConfiguration, Warnings, decode_object, not_registered};
 use crate::object::managed_fields;
-use crate::registry::resource::{Origin, Resource, to_bytes};
+use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
 use rooflet_apimachinery::json_syntax;
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
 use rooflet_apimachinery::patch::strategic;
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::schema::{FieldError, gotext};
 
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 const APPLY_PATCH: &str = "application/apply-patch+yaml";
+
+/// Members of metadata and of its managed fields, in the order of kube-apiserver's types.
+const METADATA_MEMBERS: [&str; 22] = [
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+    "manager",
+    "operation",
+    "apiVersion",
+    "time",
+    "fieldsType",
+    "fieldsV1",
+    "subresource",
+];
 
 #[derive(Debug)]
 enum Format {
@@ -157,8 +183,18 @@ impl PatchRequest {
         let mut working = working.clone();
         let managers = managed_fields::take(&mut working);
         if self.reads_managed_fields {
-            managed_fields::set(&mut working, managers);
+            managed_fields::set(&mut working, managers.clone());
         }
+        let undecodable = |mut patched: Value, text: &str| {
+            if let (Some(managers), false) = (managers.clone(), self.reads_managed_fields)
+                && patched["metadata"].is_object()
+            {
+                managed_fields::set(&mut patched, Some(managers));
+                managed_fields::expand(&mut patched);
+            }
+            let is_built_in = resource.custom().is_none();
+            self.undecodable(&patched, is_built_in, text)
+        };
         let patched = self.apply(resource.external(working))?;
         if !patched.is_object() {
             return Err(ApiError::patch_does_not_apply());
@@ -166,25 +202,49 @@ impl PatchRequest {
         if let Origin::BuiltIn(_) = &resource.origin
             && let Some(text) = type_fault(resource, &patched)
         {
-            return Err(self.undecodable(&patched, &text));
+            return Err(undecodable(patched, &text));
         }
         if validation == FieldValidation::Strict
             && let Format::Json(patch) = &self.format
             && let [_, ..] = patch.unknown_members()
         {
             let text = format!("strict decoding error: {}", patch.unknown_members().join(", "));
-            return Err(self.undecodable(&patched, &text));
+            return Err(undecodable(patched, &text));
         }
         let shown = patched.clone();
         decode_object(resource, patched, self.duplicates.clone(), validation, warnings)
-            .map_err(|fault| self.undecodable(&shown, &fault.text()))
+            .map_err(|fault| undecodable(shown, &fault.text()))
     }
 
     /// Returns the error of a patch whose result is not an object of the resource.
-    fn undecodable(&self, patched: &Value, text: &str) -> ApiError {
-        let shown = to_bytes(patched);
-        let shown = String::from_utf8_lossy(&shown);
+    fn undecodable(&self, patched: &Value, is_built_in: bool, text: &str) -> ApiError {
+        let metadata_order: &[&str] = match is_built_in && !self.changes_metadata() {
+            true => &METADATA_MEMBERS,
+            false => &[],
+        };
+        let mut fields: Vec<_> = patched.as_object().into_iter().flatten().collect();
+        fields.sort_by_key(|(name, _)| *name);
+        let members: Vec<String> = fields
+            .into_iter()
+            .map(|(name, value)| {
+                let order = if name == "metadata" { metadata_order } else { &[] };
+                format!(
+                    "{}:{}",
+                    gotext::json(&Value::from(name.as_str())),
+                    gotext::json_in_order(value, order)
+                )
+            })
+            .collect();
+        let shown = format!("{{{}}}", members.join(","));
         ApiError::invalid("", "", "", &[FieldError::invalid_text("patch", &shown, text)])
+    }
+
+    /// Returns true if the patch contains a part of the metadata.
+    fn changes_metadata(&self) -> bool {
+        match &self.format {
+            Format::Json(patch) => patch.changes("/metadata"),
+            Format::Merge(patch) | Format::Strategic(patch) => patch.get("metadata").is_some(),
+        }
     }
 }
 

@@ -93,6 +93,8 @@ impl View<'_> {
                     .iter()
                     .map(|record| partial(record.json(), version))
                     .collect();
+                // kube-apiserver writes an empty list as null.
+                let items = Some(items).filter(|items| !items.is_empty());
                 Ok(to_bytes(&json!({
                     "kind": "PartialObjectMetadataList", "apiVersion": version.api_version(),
                     "metadata": page_metadata(page), "items": items,

@@ -33,12 +33,18 @@ impl Api {
         }
         let errors = BuiltIn::Review(review).validate(&object, None);
         if !errors.is_empty() {
-            return Err(ApiError::invalid(
-                &call.resource.group,
-                &call.resource.kind,
-                "",
-                &errors,
-            ));
+            // kube-apiserver names no kind here.
+            return Err(ApiError::invalid(&call.resource.group, "", "", &errors));
+        }
+        match review {
+            Review::SubjectAccess
+            | Review::LocalSubjectAccess
+            | Review::SelfSubjectAccess
+            | Review::Token => {
+                self.engine.track_unstored(&call.target(), &mut object);
+            }
+            // Responses have no metadata of the request.
+            Review::SelfSubject | Review::SelfSubjectRules | Review::TokenRequest => {}
         }
         self.answer(call, review, &mut object)?;
         self.show(call, media, StatusCode::CREATED, &ResultObject::Value(object))

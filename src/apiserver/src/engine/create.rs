@@ -7,7 +7,7 @@ use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, owner
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::object::{managed_fields, metadata};
-use crate::registry::resource::Origin;
+use crate::registry::resource::{Origin, Subresource};
 use crate::status::ApiError;
 
 /// Origin of the managed fields of an object.
@@ -18,6 +18,9 @@ pub(super) enum Ownership {
     /// The object contains them.
     Given,
 }
+
+/// Field manager of the server's own writes, named as in Kubernetes.
+const OWN_MANAGER: &str = "kube-apiserver";
 
 /// Maximum attempts for `metadata.generateName`.
 const GENERATE_NAME_ATTEMPTS: usize = 8;
@@ -33,6 +36,23 @@ impl Engine {
     ) -> Result<WriteResult, ApiError> {
         self.create_with(target, working, Ownership::Tracked, options, warnings)
             .await
+    }
+
+    /// Sets the managed fields of an object that is answered but not stored.
+    pub(crate) fn track_unstored(&self, target: &Target, object: &mut Value) {
+        let managers = ownership::of_created(target, object, self.clock.now());
+        managed_fields::set(object, managers);
+    }
+
+    /// Sets the managed fields of a status that the server itself wrote.
+    pub(crate) fn track_own_status(&self, target: &Target, new: &mut Value, old: &Value) {
+        let target = Target {
+            subresource: Some(Subresource::Status),
+            manager: OWN_MANAGER.to_owned(),
+            ..target.clone()
+        };
+        let managers = ownership::of_updated(&target, new, old, self.clock.now());
+        managed_fields::set(new, managers);
     }
 
     pub(super) async fn create_with(

@@ -89,9 +89,21 @@ pub(crate) fn request_body(
         let shown = String::from_utf8_lossy(bytes);
         return Err(unrecognized(&format!("Object 'Kind' is missing in '{shown}'")));
     }
+    if api_version.matches('/').count() > 1 {
+        return Err(unrecognized(&format!(
+            "unexpected GroupVersion string: {api_version}"
+        )));
+    }
     let expected = resource.api_version();
     // The path determines the type of built-in kinds if the body has none.
     if is_custom && api_version != expected {
+        if validation == FieldValidation::Warn {
+            // No schema describes the other version.
+            let fields = value.as_object().into_iter().flatten();
+            let unknown =
+                fields.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+            warnings.extend(unknown.map(|(name, _)| format!("unknown field {name:?}")));
+        }
         return Err(ApiError::bad_request(format!(
             "the API version in the data ({api_version}) does not match the expected API version ({expected})"
         )));

@@ -9,6 +9,7 @@ use super::create::{Ownership, resolve_namespace, warn_duplicate_owners};
 use super::{
     Engine, PutError, ResultObject, Target, WRITE_TIMEOUT, Warnings, WriteResult, ownership, validate,
 };
+use crate::builtin::BuiltIn;
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::object::{managed_fields, metadata};
@@ -224,16 +225,30 @@ fn check_uid(target: &Target, new: &Value, old: &Value) -> Result<(), ApiError> 
     if given.is_empty() || given == actual {
         return Ok(());
     }
+    let key = registry_key(target);
     let reason = format!(
-        "StorageError: invalid object, Code: 4, Key: /registry{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
-         failed: UID in precondition: {given}, UID in object meta: {actual}",
-        target.key()
+        "StorageError: invalid object, Code: 4, Key: /registry/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
+         failed: UID in precondition: {given}, UID in object meta: {actual}"
     );
     Err(ApiError::conflict(
         &target.resource.group_resource(),
         &target.name,
         &reason,
     ))
+}
+
+/// Returns the key of an object in the store of kube-apiserver.
+fn registry_key(target: &Target) -> String {
+    let resource = &target.resource;
+    let has_group = resource.custom().is_some() || resource.is(BuiltIn::CustomResourceDefinition);
+    let parts = [
+        has_group.then_some(resource.group.as_str()),
+        Some(resource.plural.as_str()),
+        target.namespace.as_deref(),
+        Some(target.name.as_str()),
+    ];
+    let parts: Vec<&str> = parts.into_iter().flatten().collect();
+    parts.join("/")
 }
 
 /// Checks the resourceVersion of the request. Returns true if the client specified one itself.

@@ -9,7 +9,7 @@ use crate::object;
 use crate::object::metadata;
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
-use rooflet_apimachinery::schema::{FieldError, metadata as rules};
+use rooflet_apimachinery::schema::{self, FieldError, gotext, metadata as rules};
 
 /// Validates a new object in working form.
 pub(super) fn create(resource: &Resource, working: &Value, warnings: &mut Warnings) -> Result<(), ApiError> {
@@ -126,12 +126,11 @@ fn kind_errors(
                 check()
             };
             if let Some(paths) = &custom.scale {
-                check_scale(
-                    paths,
-                    working,
-                    subresource != Some(Subresource::Status),
-                    &mut errors,
-                );
+                // The note on rules that were not checked is last.
+                let note = errors.pop_if(|last| schema::is_note_on_rules(last));
+                let checks_spec = subresource != Some(Subresource::Status);
+                check_scale(paths, working, checks_spec, &mut errors);
+                errors.extend(note);
             }
             errors
         }
@@ -158,16 +157,49 @@ fn check_finalizers(
     notes
 }
 
+/// Returns the integer at a path, or the fault of a value of another type in the words of
+/// kube-apiserver.
+fn integer_at(working: &Value, path: &[String]) -> Result<Option<i64>, String> {
+    let mut value = working;
+    for name in path {
+        let Some(fields) = value.as_object() else {
+            return Err(format!(
+                "{} is of the type {}, expected map[string]interface{{}}",
+                gotext::plain(value),
+                gotext::type_name(value)
+            ));
+        };
+        match fields.get(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(found) => value = found,
+        }
+    }
+    match value.as_i64() {
+        Some(integer) => Ok(Some(integer)),
+        None => Err(format!(
+            "{} is of the type {}, expected int64",
+            gotext::plain(value),
+            gotext::type_name(value)
+        )),
+    }
+}
+
 fn check_scale(paths: &ScalePaths, working: &Value, checks_spec: bool, errors: &mut Vec<FieldError>) {
     let counts = [
         (&paths.spec_replicas, checks_spec),
         (&paths.status_replicas, true),
     ];
     for (path, _) in counts.into_iter().filter(|(_, is_checked)| *is_checked) {
-        let Some(count) = object::lookup(working, path).and_then(Value::as_i64) else {
-            continue;
-        };
         let field = format!(".{}", path.join("."));
+        let count = match integer_at(working, path) {
+            Ok(None) => continue,
+            Ok(Some(count)) => count,
+            Err(found) => {
+                let detail = format!("{field} accessor error: {found}");
+                errors.push(FieldError::invalid(field, &Value::from(0), &detail));
+                continue;
+            }
+        };
         if count < 0 {
             errors.push(FieldError::invalid(
                 field,

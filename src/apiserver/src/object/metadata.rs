@@ -35,7 +35,6 @@ pub(crate) fn initialise(object: &mut Value, now: Timestamp) {
     for field in SYSTEM_FIELDS {
         metadata.remove(field);
     }
-    metadata.remove("generation");
     metadata.insert("uid".to_owned(), Value::from(uuid::Uuid::new_v4().to_string()));
     metadata.insert("creationTimestamp".to_owned(), Value::from(format_time(now)));
 }
@@ -86,10 +85,13 @@ pub(crate) fn check_new_finalizers(
                 .unwrap_or_default();
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
             let errors = object::finalizers(object)
-                .filter(|name| {
+                .enumerate()
+                .filter(|(_, name)| {
                     !name.contains('/') && !STANDARD_FINALIZERS.contains(name) && !before.contains(name)
                 })
-                .map(|name| FieldError::invalid_text("metadata.finalizers", name, detail))
+                .map(|(index, name)| {
+                    FieldError::invalid_text(format!("metadata.finalizers[{index}]"), name, detail)
+                })
                 .collect();
             (errors, Vec::new())
         }

@@ -44,7 +44,13 @@ async fn discovery_contains_all_resources() {
         (unknown.code, &unknown.body),
         (404, &json!("404 page not found\n"))
     );
+    // kube-apiserver has routes only for groups of built-in kinds.
     let missing = server.get("/apis/example.com/v1/things").await;
+    assert_eq!(
+        (missing.code, &missing.body),
+        (404, &json!("404 page not found\n"))
+    );
+    let missing = server.get("/apis/coordination.k8s.io/v1/things").await;
     assert_eq!(
         (missing.code, missing.message()),
         (404, "the server could not find the requested resource")

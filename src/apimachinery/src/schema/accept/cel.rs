@@ -13,7 +13,17 @@ use serde_json::{Value, json};
 
 use crate::schema::node::{Additional, Node};
 use crate::schema::types::Types;
-use crate::schema::{FieldError, cel};
+use crate::schema::{FieldError, cel, gotext};
+
+/// Members of a rule in the order of kube-apiserver's type.
+const RULE_MEMBERS: [&str; 6] = [
+    "Rule",
+    "Message",
+    "MessageExpression",
+    "Reason",
+    "FieldPath",
+    "OptionalOldSelf",
+];
 
 /// Checks one rule of a structural node.
 pub(super) fn check(
@@ -27,10 +37,11 @@ pub(super) fn check(
     let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default();
     let flag = rule.get("optionalOldSelf").and_then(Value::as_bool);
     let shown = || {
-        json!({
+        let shown = json!({
             "Rule": text("rule"), "Message": text("message"), "MessageExpression": text("messageExpression"),
             "Reason": rule.get("reason"), "FieldPath": text("fieldPath"), "OptionalOldSelf": flag,
-        })
+        });
+        gotext::json_in_order(&shown, &RULE_MEMBERS)
     };
     let scope = Scope {
         node,
@@ -38,7 +49,7 @@ pub(super) fn check(
         optional_old_self: flag == Some(true),
     };
     let reject = |errors: &mut Vec<FieldError>, key: &str, detail: &str| {
-        errors.push(FieldError::invalid(format!("{at}.{key}"), &shown(), detail));
+        errors.push(FieldError::invalid_shown(format!("{at}.{key}"), &shown(), detail));
     };
     let source = text("rule");
     let mut uses_old_self = false;

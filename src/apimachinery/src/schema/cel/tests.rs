@@ -301,7 +301,7 @@ fn optional_selection_accepts_missing_fields() {
         "self.?a.?b.orValue(7) == 1 && self.?a.b.orValue(7) == 1 && self.a.?c.orValue(7) == 7",
         "!self.?z.hasValue() && !self.?z.?b.hasValue() && !self.?z.b.hasValue() && !self.?a.c.hasValue()",
         "self.l[?1].?c.orValue(0) == 3 && self.l[?0].c.orValue(0) == 0 && !self.l[?5].c.hasValue()",
-        "!self.?n.?b.hasValue() && !self.?n.b.hasValue() && !self.n.?b.hasValue() && self.?n.hasValue()",
+        "!self.?n.?b.hasValue() && !self.?n.b.hasValue() && !self.?n.hasValue() && !has(self.n)",
         "self.l.exists(i, i.?c.orValue(0) == 3) && self.?z == optional.none() && self.?a.b == optional.of(1)",
     ] {
         assert!(holds(schema.clone(), rule, value.clone()), "{rule}");
