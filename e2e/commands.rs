@@ -1,6 +1,7 @@
 //! Tests of commands: their output, and the files and examples that they read.
 
 mod backup;
+mod claim;
 mod doctor;
 mod examples;
 mod first_week;

@@ -23,6 +23,9 @@ pub(super) struct Cell {
     /// Text as published.
     pub(super) stated: String,
     pub(super) reading: Reading,
+    /// True for a factor such as `1.02x`, and for a percentage.
+    pub(super) is_factor: bool,
+    pub(super) is_percent: bool,
     pub(super) machine: Machine,
     pub(super) model: Model,
     /// Conditions as stated by the claim.
@@ -43,6 +46,8 @@ pub(super) struct Workload {
     pub(super) context: Option<Reading>,
     pub(super) generated: Option<Reading>,
     pub(super) batch: f64,
+    /// True if tokens and seconds show that an unstated batch has one sequence.
+    pub(super) is_one_sequence: bool,
     /// Bits of a cached element, scales included, if stated.
     pub(super) kv_bits: Option<f64>,
     pub(super) speculative: bool,
@@ -96,6 +101,7 @@ impl Cell {
             high: 0.0,
             is_range: false,
             significant: 1,
+            standard_error: None,
         };
         Self::new(
             spec,
@@ -128,6 +134,8 @@ impl Cell {
         )?;
         Ok(Self {
             name: figure.name.clone(),
+            is_factor: stated.is_factor(),
+            is_percent: stated.is_percent(),
             basis: figure.basis,
             presented_as: figure.presented_as,
             per: figure.per,
@@ -161,7 +169,8 @@ impl Cell {
             return Ok(None);
         };
         let conditions = ClaimedConditions::default();
-        let cell = Self::new(spec, &conditions, kind, field, stated.to_string(), reading)?;
+        let mut cell = Self::new(spec, &conditions, kind, field, stated.to_string(), reading)?;
+        cell.workload.is_one_sequence = statement.divides_by_time();
         let parameters = cell.model.known.as_ref().map(|(model, _)| model.parameters);
         // Parameters × bytes are the weights, even without a label.
         let is_weights = || parameters.is_some_and(|parameters| statement.multiplies(parameters));
@@ -237,6 +246,7 @@ impl Cell {
             context: tokens(&conditions.context, "context", under.context.is_some())?,
             generated: tokens(&conditions.generated, "generated", under.generated.is_some())?,
             batch: f64::from(conditions.batch.unwrap_or(1)),
+            is_one_sequence: false,
             kv_bits: conditions.kv_bits.map(|bits| {
                 if bits >= 16 {
                     f64::from(bits)
@@ -267,6 +277,8 @@ impl Cell {
             kind,
             stated,
             reading,
+            is_factor: false,
+            is_percent: false,
             machine,
             model,
             conditions,

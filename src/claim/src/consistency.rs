@@ -29,6 +29,28 @@ pub(super) fn check(cells: &[Cell], report: &mut Report) {
     }
 }
 
+/// Marks throughputs without a batch that the tokens and seconds of one sequence confirm.
+pub(super) fn find_single_sequences(cells: &mut [Cell]) {
+    let confirmed = |cell: &Cell| {
+        let times = [FigureKind::TotalSeconds, FigureKind::DecodeSeconds];
+        let seconds = times.iter().find_map(|kind| partner(cell, cells, *kind))?;
+        let tokens = cell.workload.generated.or(seconds.workload.generated)?;
+        let rate = tokens.value / seconds.reading.value;
+        Some(cell.reading.admits(rate, RUN_TO_RUN))
+    };
+    let single: Vec<bool> = cells
+        .iter()
+        .map(|cell| {
+            let is_open =
+                cell.kind == FigureKind::ThroughputTokensPerSecond && cell.conditions.batch.is_none();
+            is_open && confirmed(cell) == Some(true)
+        })
+        .collect();
+    for (cell, is_single) in cells.iter_mut().zip(single) {
+        cell.workload.is_one_sequence |= is_single;
+    }
+}
+
 /// Returns the figure of this kind under the same conditions.
 fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a Cell> {
     let mut same = cells
@@ -122,7 +144,15 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         return;
     };
     let cached = cell.workload.cached.map_or(0.0, |cached| cached.value);
-    let computed = (prompt.value - cached).max(1.0);
+    let each = (prompt.value - cached).max(1.0);
+    // The prefill time of a batch covers all prompts. A mean time to first token covers at least one
+    // prompt and at most all.
+    let computed = each * cell.workload.batch;
+    let fewest = if time.kind == FigureKind::PrefillSeconds {
+        computed
+    } else {
+        each
+    };
     let implied = cell.reading.value * time.reading.value;
     // Bounds of the product that follow from the rounding of both numbers.
     let (low, high) = (
@@ -143,9 +173,14 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
             return;
         }
         let mut message = format!(
-            "{} for {} would be {implied:.0} tokens, but the prompt has {computed:.0}: either {rate:.0} tok/s or {} s",
+            "{} for {} would be {implied:.0} tokens, but {} {computed:.0}: either {rate:.0} tok/s or {} s",
             with_unit(cell),
             with_unit(time),
+            if cell.workload.batch > 1.0 {
+                "the prompts have"
+            } else {
+                "the prompt has"
+            },
             Trimmed(seconds)
         );
         // If the time is possible, the contradiction is more specific than the exceeded limit.
@@ -160,11 +195,16 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
                 .instead(with_unit(cell), format!("{rate:.0} tok/s"), rate)
                 .factor(cell.reading.value / rate),
         );
-    } else if high < computed * 0.97 {
+    } else if high < fewest * 0.97 {
         let message = format!(
-            "{} for {} are {implied:.0} tokens, not the {computed:.0} of the prompt: the prompt was shorter than stated, or partly cached",
+            "{} for {} are {implied:.0} tokens, not the {computed:.0} of {}",
             with_unit(cell),
-            with_unit(time)
+            with_unit(time),
+            if cell.workload.batch > 1.0 {
+                "all prompts: the rate counts only some of them, or they were shorter than stated or partly cached"
+            } else {
+                "the prompt: the prompt was shorter than stated, or partly cached"
+            }
         );
         report.flag(
             &cell.field,
@@ -277,6 +317,11 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
             );
             contradicts(cell, whole, message, report);
         }
+        None if cell.kind == FigureKind::ThroughputTokensPerSecond
+            && cell.reading.low > whole * (1.0 + RUN_TO_RUN) =>
+        {
+            faster_than_whole(cell, total, generated, whole, report);
+        }
         None if cell.reading.high < whole * (1.0 - RUN_TO_RUN) => {
             let message = format!(
                 "{generated:.0} tokens in {} are {} tok/s, prefill included",
@@ -287,6 +332,27 @@ fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         }
         None => {}
     }
+}
+
+/// Flags a throughput above tokens ÷ seconds. Without a batch, several sequences may explain a
+/// multiple of it.
+fn faster_than_whole(cell: &Cell, total: &Cell, generated: f64, whole: f64, report: &mut Report) {
+    let message = format!(
+        "{generated:.0} tokens in {} are {} tok/s",
+        with_unit(total),
+        Trimmed(whole)
+    );
+    let sequences = (cell.reading.value / whole).round();
+    if cell.conditions.batch.is_none()
+        && sequences >= 2.0
+        && cell.reading.admits(sequences * whole, RUN_TO_RUN)
+    {
+        let message =
+            format!("{message}: state the batch; {sequences:.0} sequences would have this throughput");
+        report.flag(&cell.field, Flag::new(ClaimVerdict::MethodUnclear, message));
+        return;
+    }
+    contradicts(cell, whole, message, report);
 }
 
 fn contradicts(cell: &Cell, right: f64, message: String, report: &mut Report) {

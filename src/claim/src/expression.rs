@@ -330,6 +330,21 @@ impl Expression {
         }
     }
 
+    /// Returns whether a divisor is a number of `dimension`.
+    pub(super) fn divides_by(&self, dimension: Dimension) -> bool {
+        match self {
+            Self::Number(_) => false,
+            Self::Negative(inner) => inner.divides_by(dimension),
+            Self::Binary(operator, left, right) => {
+                let is_divisor = *operator == Operator::Divide
+                    && right.literal().is_some_and(|literal| {
+                        literal.meanings.iter().any(|unit| unit.dimension == dimension)
+                    });
+                is_divisor || left.divides_by(dimension) || right.divides_by(dimension)
+            }
+        }
+    }
+
     /// Returns the value; `choose` selects the meaning of each number's unit.
     pub(super) fn evaluate(&self, choose: &dyn Fn(&Literal) -> Unit) -> Result<Amount, ExpressionError> {
         let amount = match self {

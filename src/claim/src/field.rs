@@ -102,6 +102,7 @@ pub(super) fn read_memory(
                 high: value,
                 is_range: false,
                 significant: 3,
+                standard_error: None,
             }))
         }
         _ => Err(InvalidClaim::new(

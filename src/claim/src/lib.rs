@@ -8,6 +8,7 @@
 mod cell;
 mod consistency;
 mod description;
+mod differences;
 mod expression;
 mod facts;
 mod field;
@@ -87,12 +88,14 @@ impl Assessment {
             // `weightBytes: 12B * 0.5 B = 6 GB` also states a figure.
             cells.extend(Cell::of_statement(spec, text, &field)?);
         }
+        consistency::find_single_sequences(&mut cells);
         for cell in &cells {
             limits::check(cell, &mut report);
             facts::check_figure(cell, &mut report);
             method::check_figure(cell, &mut report);
         }
         consistency::check(&cells, &mut report);
+        differences::check(&cells, &mut report);
         method::check_together(spec, &cells, &mut report);
         Ok(report.close())
     }

@@ -199,9 +199,12 @@ pub(super) fn kv_bytes(model: &KnownModel, context: f64, bits: f64) -> f64 {
     })
 }
 
-/// Returns whether the figure is a throughput without a stated batch size.
+/// Returns whether the figure is a throughput without a stated batch size. If the claim also states
+/// the tokens and seconds of one sequence, the size is known.
 fn has_unknown_batch(cell: &Cell) -> bool {
-    cell.kind == FigureKind::ThroughputTokensPerSecond && cell.conditions.batch.is_none()
+    cell.kind == FigureKind::ThroughputTokensPerSecond
+        && cell.conditions.batch.is_none()
+        && !cell.workload.is_one_sequence
 }
 
 fn decode(cell: &Cell, report: &mut Report) {

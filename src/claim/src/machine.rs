@@ -434,6 +434,7 @@ mod tests {
             high: value,
             is_range: false,
             significant: 2,
+            standard_error: None,
         });
         Machine::new(Some(chip), cores, memory, 1, None)
     }

@@ -1,4 +1,4 @@
-//! Published number: `77.7`, `~26`, `12-15`, `8.03 GB`, `94 %`, `4K`.
+//! Published number: `77.7`, `~26`, `12-15`, `30.2 ± 0.5`, `8.03 GB`, `94 %`, `4K`.
 
 use std::fmt;
 
@@ -14,12 +14,16 @@ pub(super) struct Stated {
     literal: Literal,
     about: bool,
     negative: bool,
+    /// Standard error, such as 0.5 in `30.2 ± 0.5`.
+    error: Option<Literal>,
 }
 
 /// Reason why a text is not a number of the expected dimension.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum StatedError {
-    #[error("`{0}` is not a number; write it as published, such as 77.7, ~26, 12-15, 8.03 GB or 94 %")]
+    #[error(
+        "`{0}` is not a number; write it as published, such as 77.7, ~26, 12-15, 30.2 ± 0.5, 8.03 GB or 94 %"
+    )]
     Malformed(String),
     #[error("`{text}` is not {expected}")]
     Unit { text: String, expected: &'static str },
@@ -47,15 +51,35 @@ impl Stated {
     pub(super) fn parse(published: &Published) -> Result<Self, StatedError> {
         let text = published.to_string();
         let malformed = || StatedError::Malformed(text.clone());
+        let spelled = text.replace("+/-", "±").replace("+-", "±");
+        let Some((number, error)) = spelled.split_once('±') else {
+            return Self::number(&text).ok_or_else(malformed);
+        };
+        let mut error = Self::number(error).ok_or_else(malformed)?.literal;
+        let mut stated = Self::number(number).ok_or_else(malformed)?;
+        // In `30.2 ± 0.5 tok/s`, the unit belongs to both numbers. In `30.2 tok/s ± 2 %`, the error
+        // is relative.
+        if stated.literal.unit.is_empty() && !error.unit.is_empty() && !error.is_percent() {
+            stated.literal.unit.clone_from(&error.unit);
+            stated.literal.meanings.clone_from(&error.meanings);
+        } else if error.unit.is_empty() {
+            error.unit.clone_from(&stated.literal.unit);
+            error.meanings.clone_from(&stated.literal.meanings);
+        }
+        stated.error = Some(error);
+        Ok(stated)
+    }
+
+    fn number(text: &str) -> Option<Self> {
         // Ignore a leading relation: `< 30`, `≥ 5`, `= 7`.
         let number = text.trim_start_matches(['=', '<', '>', '≤', '≥', ' ']);
-        let sides = expression::parse(number, Hyphen::Usual).map_err(|_| malformed())?;
+        let sides = expression::parse(number, Hyphen::Usual).ok()?;
         let [side] = sides.as_slice() else {
-            return Err(malformed());
+            return None;
         };
-        let literal = side.expression.literal().ok_or_else(malformed)?;
+        let literal = side.expression.literal()?;
         let negative = matches!(side.expression, Expression::Negative(_));
-        Ok(Self::of(literal, side.relation == Relation::About, negative))
+        Some(Self::of(literal, side.relation == Relation::About, negative))
     }
 
     pub(super) fn of(literal: &Literal, about: bool, negative: bool) -> Self {
@@ -63,7 +87,34 @@ impl Stated {
             literal: literal.clone(),
             about,
             negative,
+            error: None,
         }
+    }
+
+    /// Returns whether the number is a factor such as `1.02x`.
+    pub(super) fn is_factor(&self) -> bool {
+        self.literal.is_factor()
+    }
+
+    /// Returns whether the number is a percentage.
+    pub(super) fn is_percent(&self) -> bool {
+        self.literal.is_percent() || self.literal.unit.is_empty() && self.has_percent_error()
+    }
+
+    fn has_percent_error(&self) -> bool {
+        self.error.as_ref().is_some_and(Literal::is_percent)
+    }
+
+    /// Returns the standard error in the base units of `measure`, for the number `value`.
+    fn standard_error(&self, measure: Measure, value: f64) -> Result<Option<f64>, StatedError> {
+        let Some(error) = &self.error else {
+            return Ok(None);
+        };
+        if error.is_percent() && !self.literal.is_percent() {
+            return Ok(Some(error.number / 100.0 * value.abs()));
+        }
+        let amount = Self::of(error, false, false).read(measure)?;
+        Ok(Some(amount.value))
     }
 
     fn is_time_per_token(&self) -> bool {
@@ -76,12 +127,22 @@ impl Stated {
     /// 1.
     pub(super) fn read(&self, measure: Measure) -> Result<Reading, StatedError> {
         if measure == Measure::Rate && self.is_time_per_token() {
-            return self
-                .read(Measure::Seconds)?
+            let seconds = self.read(Measure::Seconds)?;
+            return seconds
                 .inverse()
                 .ok_or_else(|| StatedError::Malformed(self.to_string()));
         }
         let bare = self.literal.unit.is_empty();
+        // In `1.2 ± 0.4 %`, a share is in percent as well. The error of other numbers is relative.
+        if bare
+            && matches!(measure, Measure::Share | Measure::Any)
+            && let Some(error) = self.error.as_ref().filter(|error| error.is_percent())
+        {
+            let mut share = self.clone();
+            share.literal.unit.clone_from(&error.unit);
+            share.literal.meanings.clone_from(&error.meanings);
+            return share.read(measure);
+        }
         let (dimension, expected) = match measure {
             Measure::Rate => (
                 Dimension::PER_SECOND,
@@ -153,8 +214,11 @@ impl Stated {
         if self.about {
             slack = slack.max(ABOUT * value.abs());
         }
+        let standard_error = self.standard_error(measure, value)?;
+        slack = slack.max(standard_error.unwrap_or_default());
         Ok(Reading {
             value,
+            standard_error,
             low: ends[0].min(ends[1]) - slack,
             high: ends[0].max(ends[1]) + slack,
             is_range: self.literal.high > self.literal.number,
@@ -172,6 +236,8 @@ pub(super) struct Reading {
     pub(super) high: f64,
     pub(super) is_range: bool,
     pub(super) significant: u32,
+    /// Standard error, if stated.
+    pub(super) standard_error: Option<f64>,
 }
 
 impl Reading {
@@ -181,6 +247,7 @@ impl Reading {
             value: self.value.recip(),
             low: self.high.recip(),
             high: self.low.recip(),
+            standard_error: self.standard_error.map(|error| error / self.value.powi(2)),
             ..self
         })
     }
@@ -229,6 +296,12 @@ impl fmt::Display for Stated {
         write!(f, "{:.*}", literal.decimals, literal.number)?;
         if literal.high > literal.number {
             write!(f, "–{:.*}", literal.decimals, literal.high)?;
+        }
+        if let Some(error) = &self.error {
+            write!(f, " ± {:.*}", error.decimals, error.number)?;
+            if error.unit != literal.unit {
+                f.write_str(&error.unit)?;
+            }
         }
         match literal.unit.as_str() {
             "" => Ok(()),

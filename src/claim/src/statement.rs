@@ -132,6 +132,18 @@ impl<'a> Statement<'a> {
         models.len() == 1 && others.into_iter().all(of_one)
     }
 
+    /// Returns whether the calculation divides by a time: `50 tok / 0.41 s = 120.7 tok/s`.
+    pub(super) fn divides_by_time(&self) -> bool {
+        let Some(sides) = sides::readings(self.calculation)
+            .ok()
+            .and_then(|mut all| all.pop())
+        else {
+            return false;
+        };
+        let calculation = usize::from(sides::result_is_first(&sides));
+        sides.len() >= 2 && sides[calculation].expression.divides_by(Dimension::SECONDS)
+    }
+
     /// Returns whether the result is labelled as a throughput gain.
     fn is_gain(&self) -> bool {
         let mentions_throughput = |text: &str| text.to_ascii_lowercase().contains("throughput");
