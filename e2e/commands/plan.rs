@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Fleet, Kubectl, rooflet};
+use crate::harness::{Fleet, Kubectl, Scratch, rooflet};
 
 fn plan(name: &str, model: &str, requests_per_second: f64) -> String {
     format!(
@@ -96,4 +96,109 @@ fn plan_is_answered_once_for_the_current_fleet() {
     assert_eq!(printed["summary"], verdict["summary"]);
     let placement = |of: &Value| of["placements"][0]["replicas"][0]["memoryBytes"].as_u64();
     assert_eq!(placement(&printed), placement(verdict));
+}
+
+/// Runs `rooflet plan` on a manifest. Returns the exit code and the standard output.
+fn planned(scratch: &Scratch, manifest: &str, output: &str) -> (Option<i32>, String, String) {
+    let file = scratch.write("plan.yaml", manifest);
+    let result = Command::new(rooflet())
+        .args(["plan", "--recommend", "-o", output, "-f"])
+        .arg(&file)
+        .output()
+        .expect("the binary starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (result.status.code(), text(&result.stdout), text(&result.stderr))
+}
+
+const AGENTS: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: CapacityPlan
+metadata: {name: agents}
+spec:
+  demand:
+    - name: code
+      model: qwen3-30b-a3b
+      quantization: mlx4
+      requestsPerSecond: 0.5
+      promptTokens: 20000
+      cachedPromptTokens: 18000
+      answerTokens: 400
+      contextTokens: 32768
+      decodeContext: Average
+      speculativeSpeedup: 1.5
+      maxConcurrency: STREAMS
+      objectives: {decodeTokensPerSecond: 30}
+  fleet: {macs: [{name: owned, chip: M4, memory: 16Gi}]}
+  catalogue:
+    - {name: small, chip: M4, memory: 24Gi, price: 799}
+    - {name: studio, chip: M4 Max, gpuCores: 40, memory: 64Gi, price: 2999}
+    - {name: ultra, chip: M3 Ultra, gpuCores: 80, memory: 96Gi, price: 99999}
+";
+
+/// The answer names the assumptions and every rejected offer, as text and as JSON, and more streams
+/// never cost more.
+#[test]
+fn purchase_names_assumptions_and_rejected_offers() {
+    let scratch = Scratch::new();
+    let with = |streams: u32| AGENTS.replace("STREAMS", &streams.to_string());
+    let (code, text, err) = planned(&scratch, &with(8), "table");
+    assert_eq!(code, Some(0), "{text}{err}");
+    for part in [
+        "code: the prefix cache contains 18000 of 20000 prompt tokens (90 %)",
+        "code: streams decode at the average context of 20200 tokens, not at the full 32768",
+        "code: speculative decoding decodes 1.5 times as fast",
+        "rejected: small for code: ",
+        " of memory for models, ",
+        "rejected: ultra: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let mut last = f64::INFINITY;
+    for streams in [1, 2, 3, 5, 8, 16] {
+        let (_, json, err) = planned(&scratch, &with(streams), "json");
+        let verdict: Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json}{err}"));
+        assert_eq!(verdict["assumptions"].as_array().map(Vec::len), Some(3), "{json}");
+        let rejected = &verdict["purchase"]["rejectedOffers"][0];
+        assert_eq!(rejected["name"], "small", "{json}");
+        assert_eq!(rejected["reason"], "ExceedsNodeMemory");
+        assert!(
+            rejected["required"].as_f64() > rejected["available"].as_f64(),
+            "{rejected}"
+        );
+        let price = verdict["purchase"]["best"]["price"]
+            .as_f64()
+            .unwrap_or(f64::INFINITY);
+        assert!(price <= last, "{price} with {streams} streams, {last} with fewer");
+        last = price;
+    }
+    assert!(last.is_finite());
+
+    let invalid = with(8).replace("cachedPromptTokens: 18000", "cachedPromptTokens: 20000");
+    let (code, _, err) = planned(&scratch, &invalid, "table");
+    assert_eq!(code, Some(78), "{err}");
+    assert!(
+        err.contains("spec.demand[0].cachedPromptTokens: 20000 must be less than promptTokens = 20000"),
+        "{err}"
+    );
+}
+
+/// The controller writes the same assumptions and rejected offers to the status.
+#[test]
+fn status_of_a_plan_has_assumptions_and_rejected_offers() {
+    let Some((_fleet, kubectl)) = Fleet::with_guide() else {
+        return;
+    };
+    kubectl.apply(&AGENTS.replace("STREAMS", "8")).ok();
+    let plan = answered(&kubectl, "agents", "True");
+    let verdict = &plan["status"]["verdict"];
+    assert_eq!(
+        verdict["assumptions"].as_array().map(Vec::len),
+        Some(3),
+        "{verdict:#}"
+    );
+    let message = verdict["purchase"]["rejectedOffers"][0]["message"].as_str();
+    assert!(
+        message.is_some_and(|message| message.contains(" of memory for models, ")),
+        "{verdict:#}"
+    );
 }

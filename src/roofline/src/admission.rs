@@ -123,17 +123,29 @@ pub struct Speed {
 
 impl Speed {
     pub fn new(request: &AdmissionRequest<'_>, hardware: Hardware, parameters: &Parameters) -> Self {
+        Self::with_cached_share(request, 0.0, hardware, parameters)
+    }
+
+    /// Returns the speed if the cache contains this share of every prompt, 0 to 1. At least one
+    /// token of a prompt is computed.
+    pub fn with_cached_share(
+        request: &AdmissionRequest<'_>,
+        cached_share: f64,
+        hardware: Hardware,
+        parameters: &Parameters,
+    ) -> Self {
         let prompt_tokens = request
             .objectives
             .first_token
             .and_then(|objective| objective.prompt_tokens)
             .unwrap_or(DEFAULT_PROMPT_TOKENS)
             .clamp(1, request.demand.context_tokens.max(1));
+        let cached_tokens = (f64::from(prompt_tokens) * cached_share.clamp(0.0, 1.0)).round() as u32;
         let workload = Workload {
             batch: request.demand.max_concurrency.max(1),
             context_tokens: request.demand.context_tokens,
             prompt_tokens,
-            cached_tokens: 0,
+            cached_tokens: cached_tokens.min(prompt_tokens - 1),
             kv_bits: request.model.kv_bits,
         };
         let cost = &request.model.cost;
@@ -236,6 +248,15 @@ impl Requirements {
             share,
             disk: request.disk,
             objectives: request.objectives,
+        }
+    }
+
+    /// Replaces the predicted speed, and computes the share of the chip's time from `speed`.
+    pub fn with_speed(self, speed: Speed) -> Self {
+        Self {
+            share: speed.share(self.objectives),
+            speed: Some(speed),
+            ..self
         }
     }
 

@@ -12,10 +12,12 @@ mod linear;
 mod loss;
 mod purchase;
 mod question;
+mod rejected;
 mod relaxation;
 mod search;
 mod shop;
 mod spec;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod verdict;

@@ -114,6 +114,11 @@ pub struct DemandSpec {
     /// Average tokens of a prompt.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub prompt_tokens: u32,
+    /// Average tokens of a prompt that the prefix cache contains. Prefill computes only the other
+    /// tokens. Must be less than `promptTokens`. Default: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = 16_777_215))]
+    pub cached_prompt_tokens: u32,
     /// Average tokens of an answer.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub answer_tokens: u32,
@@ -121,7 +126,16 @@ pub struct DemandSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_216))]
     pub context_tokens: Option<u32>,
-    /// Maximum number of concurrent requests of a replica.
+    /// Context at which every stream must decode at `objectives.decodeTokensPerSecond`: Full or
+    /// Average.
+    #[serde(default, skip_serializing_if = "DecodeContext::is_full")]
+    pub decode_context: DecodeContext,
+    /// Assumed ratio of the decode speeds with and without speculative decoding. The answer names
+    /// this assumption. Default: no speculative decoding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1.0, max = 8.0))]
+    pub speculative_speedup: Option<f64>,
+    /// Maximum number of concurrent requests of a replica. The plan may choose fewer.
     #[serde(default = "default_max_concurrency")]
     #[schemars(range(min = 1, max = 1024))]
     pub max_concurrency: u32,
@@ -140,6 +154,26 @@ fn default_max_concurrency() -> u32 {
 
 fn default_replicas() -> u32 {
     1
+}
+
+fn is_zero(tokens: &u32) -> bool {
+    *tokens == 0
+}
+
+/// Context at which a decode objective applies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DecodeContext {
+    /// All streams at `contextTokens`, as in the admission of a ModelDeployment.
+    #[default]
+    Full,
+    /// All streams at the average context: the prompt and half of the answer.
+    Average,
+}
+
+impl DecodeContext {
+    fn is_full(&self) -> bool {
+        *self == Self::Full
+    }
 }
 
 /// Existing or hypothetical machines.

@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Percentiles;
 
+fn is_zero(tokens: &u32) -> bool {
+    *tokens == 0
+}
+
 /// Feasibility of a demand, with a placement and its limits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -39,6 +43,9 @@ pub struct PlanVerdict {
     /// True if the machines satisfy the demand after the loss of any one node, once its replicas
     /// have moved.
     pub survives_node_loss: bool,
+    /// Assumptions of the demand that the admission of a ModelDeployment does not make.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
     /// Requirements and result of each model.
     pub models: Vec<PlanModel>,
     /// Capacity and use of each node class.
@@ -100,6 +107,9 @@ pub struct PlanModel {
     pub tokens_per_second: f64,
     /// Average tokens of a prompt.
     pub prompt_tokens: u32,
+    /// Average tokens of a prompt that the prefix cache contains.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cached_prompt_tokens: u32,
     /// Average tokens of an answer.
     pub answer_tokens: u32,
     /// Maximum tokens of a request.
@@ -143,7 +153,10 @@ pub struct PlanFit {
     pub weights_bytes: u64,
     /// Bytes in `memoryBytes` for the KV cache of all streams at full context.
     pub kv_bytes: u64,
-    /// Tokens per second of each stream, with all streams busy at full context.
+    /// Number of streams that the plan chose for a replica on this class, up to the maximum.
+    pub streams: u32,
+    /// Tokens per second of each stream, with all streams busy at the context of the decode
+    /// objective.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<Percentiles>,
     /// Memory traffic per decoded token, in bytes.
@@ -284,6 +297,33 @@ pub struct PlanPurchase {
     /// alone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<PlanBasket>,
+    /// Offers that `best` does not contain, with the reason.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rejected_offers: Vec<PlanRejectedOffer>,
+}
+
+/// Reason why the recommended purchase does not contain an offer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PlanRejectedOffer {
+    /// Name of the offer.
+    pub name: String,
+    /// Model that the offer cannot serve. Unset if it can serve all models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// If the offer cannot serve `model`: ExceedsNodeMemory, InsufficientDisk or
+    /// ObjectiveOutOfReach. Otherwise: InsufficientCount, HigherPrice or
+    /// NoPurchaseFound.
+    pub reason: String,
+    /// Reason with both amounts, such as `18 tok/s at p10, 30 needed`.
+    pub message: String,
+    /// Amount that the offer has, in the unit of `required`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available: Option<f64>,
+    /// Amount that the plan requires: bytes, tokens per second, seconds, multiples of the demand,
+    /// or the price (number of Macs if an offer has no price) of the recommended purchase.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub required: Option<f64>,
 }
 
 /// Sufficient purchase in addition to the existing machines.

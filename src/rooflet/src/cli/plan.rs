@@ -59,6 +59,14 @@ pub(super) struct Args {
     /// Average prompt length in tokens.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     prompt: Option<u32>,
+    /// Average tokens of a prompt that the prefix cache contains.
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    cached_prompt: u32,
     /// Average answer length in tokens.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     answer: Option<u32>,
@@ -69,7 +77,7 @@ pub(super) struct Args {
     /// ModelDeployment.
     #[arg(long, value_name = "SIZE")]
     disk_size: Option<String>,
-    /// Concurrent requests of a replica.
+    /// Maximum number of concurrent requests of a replica. The plan may choose fewer.
     #[arg(long, value_name = "STREAMS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     concurrency: u32,
     /// Minimum number of nodes with the model.
@@ -78,6 +86,13 @@ pub(super) struct Args {
     /// Required tokens per second of each stream.
     #[arg(long, value_name = "TOKENS/S", allow_negative_numbers = true)]
     decode: Option<f64>,
+    /// Require the decode speed at the average context (prompt and half of the answer), not at the
+    /// maximum.
+    #[arg(long)]
+    average_context: bool,
+    /// Assumed ratio of the decode speeds with and without speculative decoding, 1 to 8.
+    #[arg(long, value_name = "RATIO", allow_negative_numbers = true)]
+    speculative_speedup: Option<f64>,
     /// Maximum time to first token, such as 3s.
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     first_token: Option<String>,

@@ -7,9 +7,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::instance::{Group, Limit, MAX_FACTOR, Placement, TOLERANCE};
+use super::instance::{Group, Instance, Limit, MAX_FACTOR, Placement, TOLERANCE};
 use super::question::{Judged, Question};
 use super::search::{self, Capacity};
+use super::streams::StreamChoices;
 use super::working::Working;
 use rooflet_roofline::predict::Constraint;
 
@@ -40,22 +41,23 @@ pub(super) struct WhatIfs {
 
 impl WhatIfs {
     /// Evaluates better machines. The current machines carry `factor` times the demand; `bound` is
-    /// an upper bound of that factor.
+    /// an upper bound of that factor. `limits`: maximum streams of each model.
     pub(super) fn new(
         question: &Question,
         judged: &Judged<'_>,
-        most_streams: u32,
+        limits: &[u32],
         factor: f64,
         bound: f64,
     ) -> Self {
         let ceiling = CEILING * bound.max(1.0);
-        let carried = |instance| search::reachable(&instance, ceiling).max(factor);
+        let with_limits = |better: &Question| StreamChoices::new(better, false).judged(limits).instance;
+        let carried = |instance: Instance| search::reachable(&instance, ceiling).max(factor);
         Self {
-            twice_memory: carried(Judged::new(&question.with_memory(2), false, most_streams).instance),
+            twice_memory: carried(with_limits(&question.with_memory(2))),
             twice_speed: carried(judged.with_speed(2.0)),
             unlimited_disk: question
                 .counts_disk()
-                .then(|| carried(Judged::new(&question.without_disks(), false, most_streams).instance)),
+                .then(|| carried(with_limits(&question.without_disks()))),
         }
     }
 }

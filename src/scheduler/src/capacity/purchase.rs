@@ -2,42 +2,37 @@
 
 use super::instance::MAX_FACTOR;
 use super::linear::NoOptimum;
-use super::question::{Judged, NodeClass, Question};
+use super::question::{Judged, NodeClass, Question, UNPRICED_BANDWIDTH};
+use super::rejected::rejected_offers;
 use super::relaxation::LeastPrice;
 use super::search;
-use super::shop::Shop;
+use super::shop::{Choice, Shop};
 use super::spec::MAX_COUNT;
+use super::streams::StreamChoices;
 use rooflet_api::v1alpha1::{PlanBasket, PlanPurchase, PlanPurchaseItem};
 
 /// Returns the cheapest purchase in addition to the fleet. If an offer has no price, minimizes the
 /// number of Macs.
 pub(super) fn recommend(question: &Question) -> PlanPurchase {
-    let priced = question.offers.iter().all(|offer| offer.price.is_some());
-    let minimises = if priced { "Price" } else { "Nodes" }.to_owned();
-    let mut all: Vec<Judged<'_>> = Vec::new();
-    for most_streams in question.stream_limits() {
-        let judged = Judged::new(question, true, most_streams);
-        if all.iter().all(|known| known.streams() != judged.streams()) {
-            all.push(judged);
-        }
-    }
+    let minimises = if question.has_prices() { "Price" } else { "Nodes" }.to_owned();
+    let choices = StreamChoices::new(question, true);
+    let combinations = choices.combinations();
+    let all: Vec<Judged<'_>> = combinations.iter().map(|limits| choices.judged(limits)).collect();
+    // The first limits are the largest, so their least needs are those of all limits.
+    let least = all[0].with_least_needs();
     let owned = question.classes.len();
     let shops: Vec<Result<Shop<'_>, NoOptimum>> = all
         .iter()
         .map(|judged| Shop::new(&judged.instance, owned))
         .collect();
-    let choices = shops
-        .iter()
-        .flatten()
-        .filter_map(|shop| Some((shop, shop.choice()?)));
-    let cheapest = choices.min_by(|(a, one), (b, other)| a.price(&one.best).total_cmp(&b.price(&other.best)));
-    let Some((shop, choice)) = cheapest else {
+    let Some((shop, choice)) = cheapest(&shops) else {
         let beyond = |shop: &Result<Shop<'_>, NoOptimum>| matches!(shop, Err(NoOptimum::Infeasible));
         let (proven, shortfall) = shortfall(question, &all[0], shops.iter().all(beyond));
         return PlanPurchase {
             minimises,
             proven: proven && all.len() == 1 || !all[0].unservable().is_empty(),
-            shortfall: Some(with_rejected(shortfall, &rejected(question, &all[0]))),
+            shortfall: Some(shortfall),
+            rejected_offers: rejected_offers(question, &all[0], &least, None),
             ..PlanPurchase::default()
         };
     };
@@ -45,54 +40,53 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
     let lower_bound = if all.len() == 1 {
         choice.lower_bound
     } else {
-        // The first limit is the largest, so its least needs are those of all limits.
-        let least = LeastPrice::new(&all[0].with_least_needs());
-        least.map_or(0.0, |least| least.answer().0.clamp(0.0, price))
+        LeastPrice::new(&least).map_or(0.0, |least| least.answer().0.clamp(0.0, price))
     };
     let basket = |counts: &[u32]| {
         let survives = shops.iter().flatten().any(|shop| shop.survives(counts));
         basket(question, shop, counts, survives)
     };
     let best = basket(&choice.best);
-    PlanPurchase {
+    let mut purchase = PlanPurchase {
         minimises,
         proven: lower_bound >= price * (1.0 - 1e-6) - 1e-6,
-        lower_bound: if priced {
+        lower_bound: if question.has_prices() {
             lower_bound
         } else {
-            (lower_bound - 1e-3 * f64::from(best.nodes)).ceil().max(0.0)
+            (lower_bound - UNPRICED_BANDWIDTH * f64::from(best.nodes))
+                .ceil()
+                .max(0.0)
         },
         alternatives: choice.others.iter().map(|counts| basket(counts)).collect(),
         best: Some(best),
-        shortfall: None,
-    }
-}
-
-/// Appends the rejected offers to the explanation.
-fn with_rejected(shortfall: String, rejected: &[String]) -> String {
-    match rejected {
-        [] => shortfall,
-        rejected => format!("{shortfall} Rejected offers: {}.", rejected.join("; ")),
-    }
-}
-
-/// Returns the offers that cannot serve a model, with the first refusal of a replica with the
-/// fewest streams. Refusals state the required and the available amount.
-fn rejected(question: &Question, judged: &Judged<'_>) -> Vec<String> {
-    let owned = question.classes.len();
-    let of_offer = |(offer, class): (usize, &NodeClass)| {
-        let models = question.models.iter().zip(&judged.fits);
-        let refused: Vec<String> = models
-            .filter(|(_, fits)| !fits[owned + offer].servable())
-            .map(|(model, fits)| {
-                let refusal = fits[owned + offer].verdict.refusals.first();
-                let reason = refusal.map_or_else(|| "its speed is unknown".to_owned(), ToString::to_string);
-                format!("{}: {}: {reason}", class.name, model.name)
-            })
-            .collect();
-        refused
+        ..PlanPurchase::default()
     };
-    question.offers.iter().enumerate().flat_map(of_offer).collect()
+    purchase.rejected_offers = rejected_offers(question, &all[0], &least, Some(&purchase));
+    purchase
+}
+
+/// Returns the cheapest purchase over all limits of the streams.
+fn cheapest<'a>(shops: &'a [Result<Shop<'a>, NoOptimum>]) -> Option<(&'a Shop<'a>, Choice)> {
+    let mut open: Vec<&Shop<'_>> = shops.iter().flatten().collect();
+    // The sort is stable, so among equal bounds the largest limits come first.
+    open.sort_by(|a, b| a.least_price().total_cmp(&b.least_price()));
+    let mut known: Option<(f64, &Shop<'_>, Vec<u32>, f64)> = None;
+    for shop in open {
+        if known
+            .as_ref()
+            .is_some_and(|(price, ..)| shop.least_price() >= *price)
+        {
+            break;
+        }
+        if let Some((counts, lower_bound)) = shop.best() {
+            let price = shop.price(&counts);
+            if known.as_ref().is_none_or(|(known, ..)| price < *known) {
+                known = Some((price, shop, counts, lower_bound));
+            }
+        }
+    }
+    let (_, shop, best, lower_bound) = known?;
+    Some((shop, shop.choice(best, lower_bound)))
 }
 
 /// Returns whether a sufficient purchase is proven impossible, and the explanation. `beyond`: all

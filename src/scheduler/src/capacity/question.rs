@@ -5,10 +5,11 @@
 //! the same predictions: the 10th percentile of decode speed and the 90th of prefill time.
 
 use super::instance::{ClassSupply, Instance, ModelLoad, Need};
+use rooflet_api::v1alpha1::DecodeContext;
 use rooflet_base::units::{Bytes, BytesPerSecond};
 use rooflet_roofline::admission::{
     AdmissionRequest, BEST_EFFORT_SHARE, Commitment, FirstTokenObjective, NodeCapacity, Objectives, Refusal,
-    Speed, Suggestion, Verdict, suggestions,
+    Requirements, Speed, Suggestion, Verdict, suggestions,
 };
 use rooflet_roofline::disk::{DiskDemand, NodeDisk};
 use rooflet_roofline::memory::{Demand, Held, NodeMemory, ServedModel};
@@ -48,7 +49,13 @@ pub struct PlannedModel {
     pub served: ServedModel,
     pub requests_per_second: f64,
     pub prompt_tokens: u32,
+    /// Tokens of the average prompt that the prefix cache contains.
+    pub cached_prompt_tokens: u32,
     pub answer_tokens: u32,
+    /// Context at which the decode objective applies.
+    pub decode_context: DecodeContext,
+    /// Assumed ratio of the decode speeds with and without speculative decoding.
+    pub speculative_speedup: Option<f64>,
     /// Context tokens and maximum number of streams of a replica.
     pub demand: Demand,
     /// Disk space of a replica.
@@ -78,8 +85,9 @@ pub(super) struct Fit {
     pub verdict: Verdict,
     /// `None` if the speed is unknown.
     pub load: Option<Load>,
-    /// Lower limit of every need over all tried numbers of streams.
-    least: Option<Need>,
+    /// Lower limit of every need over all tried numbers of streams; `None` if the node rejects the
+    /// replica.
+    pub(super) least: Option<Need>,
 }
 
 /// Resources that requests use on a node.
@@ -106,6 +114,94 @@ impl PlannedModel {
         }
     }
 
+    /// Returns the context of the average request while it decodes: the prompt and half of the
+    /// answer.
+    pub(super) fn average_context(&self) -> u32 {
+        self.prompt_tokens.saturating_add(self.answer_tokens / 2)
+    }
+
+    /// Returns the share of a prompt that the prefix cache contains.
+    fn cached_share(&self) -> f64 {
+        f64::from(self.cached_prompt_tokens) / f64::from(self.prompt_tokens.max(1))
+    }
+
+    /// Returns whether the demand makes assumptions that admission does not make.
+    fn has_assumptions(&self) -> bool {
+        self.cached_prompt_tokens > 0
+            || self.decode_context == DecodeContext::Average
+            || self.speculative_speedup.is_some()
+    }
+
+    /// Returns the speed on `class` under the assumptions of the demand, with `objectives` and all
+    /// streams at `context_tokens`. `None` if the speed of the class is unknown.
+    fn speed(&self, class: &NodeClass, context_tokens: u32, objectives: Objectives) -> Option<Speed> {
+        let ask = AdmissionRequest {
+            demand: Demand {
+                context_tokens,
+                ..self.demand
+            },
+            disk: DiskDemand::default(),
+            objectives,
+            ..self.ask()
+        };
+        let speed =
+            Speed::with_cached_share(&ask, self.cached_share(), class.hardware?, Parameters::built_in())
+                .calibrated(&self.served.cost, &class.calibrations);
+        let speedup = self.speculative_speedup.unwrap_or(1.0);
+        Some(Speed {
+            decode: speed.decode.scale(speedup),
+            bytes_per_token: speed.bytes_per_token / speedup,
+            ..speed
+        })
+    }
+
+    /// Returns the speed for which the objectives are checked. `None` if the speed is unknown.
+    fn objective_speed(&self, class: &NodeClass) -> Option<Speed> {
+        let full = self.speed(class, self.demand.context_tokens, self.objectives)?;
+        Some(match self.decode_context {
+            DecodeContext::Full => full,
+            DecodeContext::Average => {
+                let average = self.speed(class, self.average_context(), self.objectives)?;
+                Speed {
+                    first_token: full.first_token,
+                    prompt_tokens: full.prompt_tokens,
+                    first_token_basis: full.first_token_basis,
+                    ..average
+                }
+            }
+        })
+    }
+
+    /// Returns the assumptions of the demand that the admission of a ModelDeployment does not make.
+    pub(super) fn assumptions(&self) -> Vec<String> {
+        let name = &self.name;
+        let mut all = Vec::new();
+        if self.cached_prompt_tokens > 0 {
+            all.push(format!(
+                "{name}: the prefix cache contains {} of {} prompt tokens ({:.0} %); a prompt of another length has the \
+                 same share",
+                self.cached_prompt_tokens,
+                self.prompt_tokens,
+                100.0 * self.cached_share()
+            ));
+        }
+        if self.decode_context == DecodeContext::Average {
+            all.push(format!(
+                "{name}: streams decode at the average context of {} tokens, not at the full {}; the memory is reserved \
+                 for the full context",
+                self.average_context(),
+                self.demand.context_tokens
+            ));
+        }
+        if let Some(speedup) = self.speculative_speedup {
+            all.push(format!(
+                "{name}: speculative decoding decodes {speedup} times as fast; the memory of a draft model is not \
+                 included"
+            ));
+        }
+        all
+    }
+
     /// Returns alternative changes after which a node of `class` accepts the model.
     pub fn suggestions(&self, class: &NodeClass) -> Vec<Suggestion> {
         class.with_supply(|supply| suggestions(&self.ask(), supply, Parameters::built_in()))
@@ -113,7 +209,7 @@ impl PlannedModel {
 }
 
 impl NodeClass {
-    fn supply(&self, price: f64) -> ClassSupply {
+    pub(super) fn supply(&self, price: f64) -> ClassSupply {
         ClassSupply {
             nodes: self.nodes,
             memory: self.allocatable - self.held,
@@ -148,45 +244,23 @@ impl NodeClass {
 impl Fit {
     pub(super) fn new(model: &PlannedModel, class: &NodeClass) -> Self {
         let parameters = Parameters::built_in();
-        let verdict = class.with_supply(|supply| Verdict::new(&model.ask(), supply, parameters));
-        let load = class
-            .hardware
-            .map(|hardware| load(model, hardware, &class.calibrations, parameters));
-        Self {
-            streams: model.demand.max_concurrency,
-            verdict,
-            load,
-            least: None,
-        }
-    }
-
-    /// Evaluates the number of streams, up to `most`, with which one node carries the most
-    /// requests. Of equally good numbers, the smallest is chosen, because it needs the least
-    /// memory.
-    fn with_best_streams(model: &PlannedModel, class: &NodeClass, most: u32, utilization: f64) -> Self {
-        let of = |streams: u32| {
-            let mut few = model.clone();
-            few.demand.max_concurrency = streams;
-            Self::new(&few, class)
+        let ask = model.ask();
+        let requirements = Requirements::new(&ask, class.hardware, &class.calibrations, parameters);
+        let assumed = model.has_assumptions().then(|| model.objective_speed(class));
+        let requirements = match assumed.flatten() {
+            Some(speed) => requirements.with_speed(speed),
+            None => requirements,
         };
-        let carried = |need: &Need| class.supply(1.0).carried(need, utilization);
-        let mut best = of(1);
-        let mut least = best.need(model, 1.0);
-        let mut carries = least.as_ref().map(carried);
-        let most = most.min(model.demand.max_concurrency);
-        for streams in stream_counts().take_while(|streams| *streams <= most).skip(1) {
-            let fit = of(streams);
-            let need = fit.need(model, 1.0);
-            least = match (least, need) {
-                (Some(least), Some(need)) => Some(least.at_most(&need)),
-                (least, need) => least.or(need),
-            };
-            let more = need.as_ref().map(carried);
-            if more.is_some_and(|more| carries.is_none_or(|known| more > known * MORE)) {
-                (best, carries) = (fit, more);
-            }
+        let fit = Self {
+            streams: model.demand.max_concurrency,
+            verdict: class.with_supply(|supply| requirements.verdict(supply)),
+            load: load(model, class),
+            least: None,
+        };
+        Self {
+            least: fit.need(model, 1.0),
+            ..fit
         }
-        Self { least, ..best }
     }
 
     /// Returns whether the node accepts a replica, and its speed is known.
@@ -196,7 +270,7 @@ impl Fit {
 
     /// Returns the needs on a chip with `speed` times the speed, or `None` if the node rejects the
     /// replica.
-    fn need(&self, model: &PlannedModel, speed: f64) -> Option<Need> {
+    pub(super) fn need(&self, model: &PlannedModel, speed: f64) -> Option<Need> {
         let load = self.load?;
         let predicted = self.verdict.speed?;
         let objectives = model.objectives;
@@ -234,77 +308,51 @@ impl Fit {
     }
 }
 
-/// Returns the load of an average request on a saturated node: complete prefill of the prompt, and
-/// decode at half the answer's context with all streams busy.
-fn load(
-    model: &PlannedModel,
-    hardware: Hardware,
-    calibrations: &[Calibration],
-    parameters: &Parameters,
-) -> Load {
-    let ask = AdmissionRequest {
-        model: &model.served,
-        engine: Engine::Mlx,
-        demand: Demand {
-            context_tokens: model.prompt_tokens.saturating_add(model.answer_tokens / 2),
-            ..model.demand
-        },
-        disk: DiskDemand::default(),
-        objectives: Objectives {
-            decode: None,
-            first_token: Some(FirstTokenObjective {
-                max_seconds: f64::INFINITY,
-                prompt_tokens: Some(model.prompt_tokens),
-            }),
-        },
+/// Returns the load of an average request on a saturated node: prefill of the tokens of the prompt
+/// that are not cached, and decode at half the answer's context with all streams busy. `None` if the
+/// speed is unknown.
+fn load(model: &PlannedModel, class: &NodeClass) -> Option<Load> {
+    let objectives = Objectives {
+        decode: None,
+        first_token: Some(FirstTokenObjective {
+            max_seconds: f64::INFINITY,
+            prompt_tokens: Some(model.prompt_tokens),
+        }),
     };
-    let speed = Speed::new(&ask, hardware, parameters).calibrated(&model.served.cost, calibrations);
+    let speed = model.speed(class, model.average_context(), objectives)?;
     let prefill = speed.first_token.p90;
     let together = speed.decode.p10 * f64::from(model.demand.max_concurrency.max(1));
-    Load {
+    Some(Load {
         service: prefill + f64::from(model.answer_tokens) / together,
         prefill,
         first_token: speed.first_token,
         decode_bound: speed.binding,
-    }
-}
-
-/// Minimum ratio of carried requests at which a larger number of streams is chosen despite its
-/// additional memory.
-const MORE: f64 = 1.001;
-/// Number of streams up to which every number is tried. Above it, each tried number is a quarter
-/// larger than the previous one.
-const EVERY_STREAM: u32 = 16;
-
-/// Returns the numbers of streams that are tried, in ascending order. They do not depend on the
-/// limit, so a higher limit only adds to them.
-fn stream_counts() -> impl Iterator<Item = u32> {
-    std::iter::successors(Some(1u32), |streams| {
-        Some(if *streams < EVERY_STREAM {
-            streams + 1
-        } else {
-            streams + streams / 4
-        })
     })
 }
 
+/// Part of the price of a Mac that depends on its bandwidth, if an offer has no price. The number of
+/// Macs is the other part.
+pub(super) const UNPRICED_BANDWIDTH: f64 = 1e-3;
+
 impl Question {
-    /// Returns the limits of the streams per replica that a plan compares, largest first.
-    ///
-    /// For one model, the number of streams with which a node carries most is the best. Several
-    /// models on one node share its memory, so fewer streams may be better for all of them. The
-    /// limits are powers of two, so a higher `maxConcurrency` only adds to them.
-    pub(super) fn stream_limits(&self) -> Vec<u32> {
-        let most = self.models.iter().map(|model| model.demand.max_concurrency).max();
-        let most = most.unwrap_or(1).max(1);
-        if self.models.len() == 1 {
-            return vec![most];
-        }
-        let mut limits: Vec<u32> = std::iter::successors(Some(1u32), |limit| limit.checked_mul(2))
-            .take_while(|limit| *limit <= most)
-            .collect();
-        limits.reverse();
-        limits
+    /// Returns the classes of the fleet, followed by the offers if `with_offers`, with the price of
+    /// a node. Existing nodes cost nothing.
+    pub(super) fn priced_classes(&self, with_offers: bool) -> Vec<(&NodeClass, f64)> {
+        let offers = self.offers.iter().filter(|_| with_offers);
+        let most_bandwidth = self.offers.iter().map(bandwidth).fold(1.0, f64::max);
+        let price = |offer: &NodeClass| match offer.price {
+            // Price 0 marks existing nodes, so free offers get a minimal price.
+            Some(price) if self.has_prices() => price.max(1e-6),
+            // Without prices, minimize the number of Macs, then their bandwidth.
+            Some(_) | None => 1.0 + UNPRICED_BANDWIDTH * bandwidth(offer) / most_bandwidth,
+        };
+        let fleet = self.classes.iter().map(|class| (class, 0.0));
+        fleet.chain(offers.map(|offer| (offer, price(offer)))).collect()
+    }
+
+    /// Returns whether every offer has a price.
+    pub(super) fn has_prices(&self) -> bool {
+        self.offers.iter().all(|offer| offer.price.is_some())
     }
 
     /// Returns the question for machines with `times` the memory.
@@ -338,50 +386,27 @@ pub(super) struct Judged<'a> {
     pub(super) models: &'a [PlannedModel],
     pub(super) classes: Vec<&'a NodeClass>,
     /// Evaluations by model, then class.
-    pub(super) fits: Vec<Vec<Fit>>,
+    pub(super) fits: Vec<&'a [Fit]>,
     pub(super) instance: Instance,
 }
 
 impl<'a> Judged<'a> {
-    /// Evaluates the fleet, followed by the offers if `with_offers`, with up to `most_streams`
-    /// streams per replica. Existing nodes cost nothing.
-    pub(super) fn new(question: &'a Question, with_offers: bool, most_streams: u32) -> Self {
-        let offers = question.offers.iter().filter(|_| with_offers);
-        let priced = question.offers.iter().all(|offer| offer.price.is_some());
-        let most_bandwidth = question.offers.iter().map(bandwidth).fold(1.0, f64::max);
-        let price = |offer: &NodeClass| match offer.price {
-            // Price 0 marks existing nodes, so free offers get a minimal price.
-            Some(price) if priced => price.max(1e-6),
-            // Without prices, minimize the number of Macs, then their bandwidth.
-            Some(_) | None => 1.0 + 1e-3 * bandwidth(offer) / most_bandwidth,
-        };
-        let priced_classes: Vec<(&NodeClass, f64)> = question
-            .classes
-            .iter()
-            .map(|class| (class, 0.0))
-            .chain(offers.map(|offer| (offer, price(offer))))
-            .collect();
-        let fits: Vec<Vec<Fit>> = question
-            .models
-            .iter()
-            .map(|model| {
-                priced_classes
-                    .iter()
-                    .map(|(class, _)| {
-                        Fit::with_best_streams(model, class, most_streams, question.utilization)
-                    })
-                    .collect()
-            })
-            .collect();
+    pub(super) fn new(
+        question: &'a Question,
+        classes: &[(&'a NodeClass, f64)],
+        fits: Vec<&'a [Fit]>,
+    ) -> Self {
         let needs = question
             .models
             .iter()
             .zip(&fits)
             .map(|(model, fits)| fits.iter().map(|fit| fit.need(model, 1.0)).collect())
             .collect();
-        let supply = |(class, price): &(&NodeClass, f64)| class.supply(*price);
         let instance = Instance {
-            classes: priced_classes.iter().map(supply).collect(),
+            classes: classes
+                .iter()
+                .map(|(class, price)| class.supply(*price))
+                .collect(),
             models: question
                 .models
                 .iter()
@@ -395,7 +420,7 @@ impl<'a> Judged<'a> {
         };
         Self {
             models: &question.models,
-            classes: priced_classes.into_iter().map(|(class, _)| class).collect(),
+            classes: classes.iter().map(|(class, _)| *class).collect(),
             fits,
             instance,
         }
@@ -412,12 +437,6 @@ impl<'a> Judged<'a> {
                 .collect(),
             ..self.instance.clone()
         }
-    }
-
-    /// Returns the streams of every model on every class.
-    pub(super) fn streams(&self) -> Vec<Vec<u32>> {
-        let of = |fits: &Vec<Fit>| fits.iter().map(|fit| fit.streams).collect();
-        self.fits.iter().map(of).collect()
     }
 
     /// Returns the instance for chips with `times` the speed.

@@ -114,6 +114,9 @@ pub(super) fn without_one(instance: &Instance, class: usize, bound: f64) -> Rema
 /// than [`without_one`].
 pub(super) fn survives_without_one(instance: &Instance, class: usize) -> bool {
     let rest = instance.without_node(class);
+    if bound(&rest) < 1.0 - TOLERANCE {
+        return false;
+    }
     greedy::place(&rest, 1.0).is_ok()
         || match exact::solve(&rest, Goal::MostDemand, None) {
             Search::Found(answer) => answer.placement.factor(&rest) >= 1.0 - TOLERANCE,

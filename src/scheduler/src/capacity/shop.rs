@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::exact::{self, Goal, Search};
 use super::greedy;
-use super::instance::{ClassSupply, Instance, Placement};
+use super::instance::{ClassSupply, Instance, Placement, TOLERANCE};
 use super::linear::NoOptimum;
 use super::relaxation::LeastPrice;
 use super::search;
@@ -27,6 +27,8 @@ pub(super) struct Shop<'a> {
     least_price: LeastPrice,
     /// Cache of [`Self::survives`] by counts.
     surviving: RefCell<BTreeMap<Vec<u32>, bool>>,
+    /// Cache of [`Self::alone`] by offer.
+    single: RefCell<BTreeMap<usize, Option<Vec<u32>>>>,
 }
 
 /// Best purchase and alternatives.
@@ -47,29 +49,45 @@ impl<'a> Shop<'a> {
             owned,
             least_price: LeastPrice::new(instance)?,
             surviving: RefCell::default(),
+            single: RefCell::default(),
         })
     }
 
-    /// Returns `None` if no sufficient purchase was found.
-    pub(super) fn choice(&self) -> Option<Choice> {
+    /// Returns a lower bound of the price of any sufficient purchase.
+    pub(super) fn least_price(&self) -> f64 {
+        self.least_price.answer().0
+    }
+
+    /// Returns the best purchase and a lower bound of the price, or `None` if no sufficient purchase
+    /// was found.
+    pub(super) fn best(&self) -> Option<(Vec<u32>, f64)> {
         let everything: Vec<u32> = self.instance.classes.iter().map(|class| class.nodes).collect();
         let (mut best, lower_bound) = self.cheapest(&everything)?;
-        let mut others = Vec::new();
-        if self.buys(&best) || !self.survives(&best) {
-            others = self.alternatives(&best);
+        if self.buys(&best) && lower_bound < self.price(&best) * (1.0 - TOLERANCE) {
             // If the best purchase is not proven optimal, a single offer may be cheaper.
-            if let Some(first) = others.first_mut()
-                && self.price(first) < self.price(&best)
-            {
-                std::mem::swap(first, &mut best);
+            for counts in self.single_offers() {
+                if self.price(&counts) < self.price(&best) {
+                    best = counts;
+                }
             }
         }
-        Some(Choice {
-            // The number of Macs is an integer, so the bound may not exceed the price.
-            lower_bound: lower_bound.min(self.price(&best)).max(0.0),
+        // The number of Macs is an integer, so the bound may not exceed the price.
+        let lower_bound = lower_bound.min(self.price(&best)).max(0.0);
+        Some((best, lower_bound))
+    }
+
+    /// Adds alternatives to the best purchase.
+    pub(super) fn choice(&self, best: Vec<u32>, lower_bound: f64) -> Choice {
+        let others = if self.buys(&best) || !self.survives(&best) {
+            self.alternatives(&best)
+        } else {
+            Vec::new()
+        };
+        Choice {
             best,
             others,
-        })
+            lower_bound,
+        }
     }
 
     /// Returns the instance with these counts of nodes.
@@ -114,11 +132,7 @@ impl<'a> Shop<'a> {
     /// Returns the cheapest purchase that survives the loss of a node, and the purchases of single
     /// offers, sorted by price.
     fn alternatives(&self, best: &[u32]) -> Vec<Vec<u32>> {
-        let offers = self.owned..self.instance.classes.len();
-        let mut others: Vec<Vec<u32>> = offers
-            .take(MAX_ALONE)
-            .filter_map(|offer| self.alone(offer))
-            .collect();
+        let mut others = self.single_offers();
         if !self.survives(best) {
             others.extend(self.with_spare(best, &others));
         }
@@ -129,6 +143,14 @@ impl<'a> Shop<'a> {
         });
         others.dedup();
         others
+    }
+
+    /// Returns the smallest sufficient purchase of each of the first offers alone.
+    fn single_offers(&self) -> Vec<Vec<u32>> {
+        let offers = (self.owned..self.instance.classes.len()).take(MAX_ALONE);
+        let mut known = self.single.borrow_mut();
+        let of = |offer| known.entry(offer).or_insert_with(|| self.alone(offer)).clone();
+        offers.filter_map(of).collect()
     }
 
     /// Returns the smallest sufficient purchase of one offer.

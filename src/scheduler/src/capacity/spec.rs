@@ -40,6 +40,7 @@ impl PlanError {
 /// Maximum values in the schema of CapacityPlan.
 const MAX_TOKENS: u32 = 16_777_216;
 const MAX_REQUESTS_PER_SECOND: f64 = 1_000_000.0;
+const MAX_SPECULATIVE_SPEEDUP: f64 = 8.0;
 pub(super) const MAX_COUNT: u32 = 10_000;
 
 fn invalid(field: String, message: impl ToString) -> PlanError {
@@ -173,6 +174,21 @@ fn planned(
         }
     }
     let average = demand.prompt_tokens.saturating_add(demand.answer_tokens);
+    if demand.cached_prompt_tokens >= demand.prompt_tokens {
+        let message = format!(
+            "{} must be less than promptTokens = {}: prefill computes at least the last token of a prompt",
+            demand.cached_prompt_tokens, demand.prompt_tokens
+        );
+        return Err(invalid(at("cachedPromptTokens"), message));
+    }
+    if let Some(speedup) = demand.speculative_speedup {
+        checked(
+            speedup,
+            at("speculativeSpeedup"),
+            |speedup| (1.0..=MAX_SPECULATIVE_SPEEDUP).contains(&speedup),
+            "from 1 to 8; omit it for no speculative decoding",
+        )?;
+    }
     let context_tokens = demand.context_tokens.unwrap_or(average);
     if context_tokens < average {
         let message = format!(
@@ -240,6 +256,9 @@ fn planned(
         served,
         requests_per_second: demand.requests_per_second,
         prompt_tokens: demand.prompt_tokens,
+        cached_prompt_tokens: demand.cached_prompt_tokens,
+        decode_context: demand.decode_context,
+        speculative_speedup: demand.speculative_speedup,
         answer_tokens: demand.answer_tokens,
         demand: Demand {
             context_tokens,

@@ -242,7 +242,10 @@ proptest! {
     /// The purchase is optimal if the exact search has an answer, and its reported survival is correct.
     #[test]
     fn purchase_is_minimal_and_sufficient(instance in instances(3, 3, 3)) {
-        let bought = Shop::new(&instance, 0).ok().and_then(|shop| Some((shop.choice()?, shop)));
+        let bought = Shop::new(&instance, 0).ok().and_then(|shop| {
+            let (best, lower_bound) = shop.best()?;
+            Some((shop.choice(best, lower_bound), shop))
+        });
         match (exact::solve(&instance, Goal::LeastPrice, None), bought) {
             (Search::Found(answer), Some((choice, shop))) => {
                 let price = shop.price(&choice.best);

@@ -8,8 +8,9 @@ use super::binding::{self, Binding, WhatIfs};
 use super::instance::{Instance, MAX_FACTOR, TOLERANCE};
 use super::loss::node_losses;
 use super::purchase;
-use super::question::{Judged, NodeClass, Question};
+use super::question::{Judged, NodeClass, PlannedModel, Question};
 use super::search::{self, Capacity};
+use super::streams::StreamChoices;
 use super::working::Working;
 use rooflet_api::v1alpha1::{PlanHeadroom, PlanVerdict};
 
@@ -18,14 +19,15 @@ const MAX_NAMES: usize = 3;
 
 /// Returns the verdict for a question.
 pub fn answer(question: &Question) -> PlanVerdict {
+    let choices = StreamChoices::new(question, false);
     let Evaluated {
         judged,
-        most_streams,
+        limits,
         unservable,
         others,
         capacity,
         compared,
-    } = Evaluated::best(question);
+    } = Evaluated::best(&choices);
     let carried = capacity.carries_demand();
     let feasible = carried && unservable.is_empty() && judged.instance.nodes() > 0;
     let most = capacity.placement.clone().unwrap_or_default();
@@ -58,7 +60,7 @@ pub fn answer(question: &Question) -> PlanVerdict {
         0.0
     };
     let what_ifs = (judged.instance.nodes() > 0)
-        .then(|| WhatIfs::new(question, &judged, most_streams, factor, capacity.bound));
+        .then(|| WhatIfs::new(question, &judged, &limits, factor, capacity.bound));
     let binding = what_ifs.and_then(|what_ifs| match unservable.first() {
         Some(model) => binding::unservable(&working, *model),
         None => binding::binding(&working, &capacity, what_ifs),
@@ -85,6 +87,11 @@ pub fn answer(question: &Question) -> PlanVerdict {
         nodes: judged.instance.nodes(),
         nodes_used: shown.groups.iter().map(|group| group.nodes).sum(),
         survives_node_loss: feasible && node_losses.iter().all(|loss| loss.survives),
+        assumptions: question
+            .models
+            .iter()
+            .flat_map(PlannedModel::assumptions)
+            .collect(),
         models: working.models(),
         classes,
         placements: working.placements(),
@@ -112,10 +119,11 @@ pub fn answer(question: &Question) -> PlanVerdict {
     rounded(&verdict)
 }
 
-/// Fleet with one limit of the streams per replica.
+/// Fleet with one combination of limits of the streams per replica.
 struct Evaluated<'a> {
     judged: Judged<'a>,
-    most_streams: u32,
+    /// Maximum streams of each model.
+    limits: Vec<u32>,
     /// Models that no node can serve.
     unservable: Vec<usize>,
     /// Instance without the unservable models.
@@ -126,43 +134,68 @@ struct Evaluated<'a> {
 }
 
 impl<'a> Evaluated<'a> {
-    /// Compares the limits of the streams. Returns the one with the largest factor, or a sufficient
-    /// one that survives the loss of any node.
-    fn best(question: &'a Question) -> Self {
-        let mut tried: Vec<Vec<Vec<u32>>> = Vec::new();
+    fn new(choices: &'a StreamChoices<'_>, limits: Vec<u32>) -> Self {
+        let judged = choices.judged(&limits);
+        let unservable = judged.unservable();
+        let others = judged.instance.without(&unservable);
+        let capacity = search::capacity(&others);
+        Self {
+            judged,
+            limits,
+            unservable,
+            others,
+            capacity,
+            compared: false,
+        }
+    }
+
+    /// Compares the limits of the streams. Returns the combination with the largest factor, or a
+    /// sufficient one that survives the loss of any node.
+    fn best(choices: &'a StreamChoices<'_>) -> Self {
+        let mut combinations = choices.combinations();
+        if combinations.len() == 1 {
+            return Self::new(choices, combinations.remove(0));
+        }
+        // The first limits are the largest, so their least needs are those of all limits.
+        let largest = choices.judged(&combinations[0]);
+        let least = largest.with_least_needs().without(&largest.unservable());
+        let bounded = |limits: Vec<u32>| {
+            let judged = choices.judged(&limits);
+            let bound = search::bound(&judged.instance.without(&judged.unservable()));
+            (bound, limits)
+        };
+        let mut open: Vec<(f64, Vec<u32>)> = combinations.into_iter().map(bounded).collect();
+        // The sort is stable, so among equal bounds the largest limits come first.
+        open.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        let mut open = open.into_iter().peekable();
         let mut all: Vec<Self> = Vec::new();
-        for most_streams in question.stream_limits() {
-            let judged = Judged::new(question, false, most_streams);
-            if tried.contains(&judged.streams()) {
-                continue;
+        let key = |one: &Self| (one.capacity.placement.is_some(), one.capacity.factor);
+        let most = |all: &[Self]| {
+            all.iter()
+                .map(key)
+                .max_by(|a, b| a.partial_cmp(b).unwrap_or(Ordering::Equal))
+        };
+        while let Some((_, limits)) =
+            open.next_if(|(bound, _)| most(&all).is_none_or(|(placed, most)| !placed || *bound > most))
+        {
+            all.push(Self::new(choices, limits));
+        }
+        all.sort_by(|a, b| key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal));
+        let mut survivor = all.iter().position(Self::survives);
+        if survivor.is_none() && all[0].capacity.carries_demand() {
+            // Only limits that carry the demand can survive a loss.
+            let rest = open.take_while(|(bound, _)| *bound >= 1.0 - TOLERANCE);
+            if let Some(found) = rest
+                .map(|(_, limits)| Self::new(choices, limits))
+                .find(Self::survives)
+            {
+                survivor = Some(all.len());
+                all.push(found);
             }
-            tried.push(judged.streams());
-            let unservable = judged.unservable();
-            let others = judged.instance.without(&unservable);
-            let capacity = search::capacity(&others);
-            all.push(Self {
-                judged,
-                most_streams,
-                unservable,
-                others,
-                capacity,
-                compared: false,
-            });
         }
-        let compared = all.len() > 1;
-        // The first limit is the largest, so its least needs are those of all limits.
-        let least = all[0].judged.with_least_needs().without(&all[0].unservable);
-        // The sort is stable, so among equal factors the largest limit comes first.
-        all.sort_by(|a, b| {
-            let key = |one: &Self| (one.capacity.placement.is_some(), one.capacity.factor);
-            key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal)
-        });
-        let survives = compared.then(|| all.iter().position(Self::survives));
-        let mut best = all.swap_remove(survives.flatten().unwrap_or(0));
-        if compared {
-            best.compared = true;
-            best.capacity.bound = search::bound(&least).max(best.capacity.factor);
-        }
+        let mut best = all.swap_remove(survivor.unwrap_or(0));
+        best.compared = true;
+        best.capacity.bound = search::bound(&least).max(best.capacity.factor);
         best
     }
 

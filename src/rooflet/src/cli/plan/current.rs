@@ -7,8 +7,8 @@ use kube::{Api, ResourceExt};
 use crate::cli::{Failure, objects, ui};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{
-    CapacityPlanSpec, DEFAULT_CONTEXT_TOKENS, DEFAULT_MAX_UTILIZATION_PERCENT, DemandSpec, ModelDeployment,
-    ModelReplica, ModelSource,
+    CapacityPlanSpec, DEFAULT_CONTEXT_TOKENS, DEFAULT_MAX_UTILIZATION_PERCENT, DecodeContext, DemandSpec,
+    ModelDeployment, ModelReplica, ModelSource,
 };
 use rooflet_client::ApiError;
 
@@ -77,8 +77,11 @@ fn demand(deployment: &ModelDeployment, replicas: &[ModelReplica]) -> Option<Dem
             .and_then(|cache| cache.disk_size.clone()),
         requests_per_second: 0.0,
         prompt_tokens: prompt,
+        cached_prompt_tokens: 0,
         answer_tokens: (context - prompt).max(1),
         context_tokens: Some(context),
+        decode_context: DecodeContext::Full,
+        speculative_speedup: None,
         max_concurrency: serving.max_concurrency,
         replicas: count,
         objectives,

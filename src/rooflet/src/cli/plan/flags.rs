@@ -2,21 +2,25 @@
 
 use super::Args;
 use rooflet_api::v1alpha1::{
-    CapacityPlanSpec, DEFAULT_MAX_UTILIZATION_PERCENT, DemandSpec, ObjectivesSpec, TimeToFirstTokenObjective,
+    CapacityPlanSpec, DEFAULT_MAX_UTILIZATION_PERCENT, DecodeContext, DemandSpec, ObjectivesSpec,
+    TimeToFirstTokenObjective,
 };
 
 /// Arguments that describe one model.
-pub(super) const OF_ONE_MODEL: [&str; 11] = [
+pub(super) const OF_ONE_MODEL: [&str; 14] = [
     "model",
     "quantization",
     "requests_per_second",
     "prompt",
+    "cached_prompt",
     "answer",
     "context",
     "disk_size",
     "concurrency",
     "replicas",
     "decode",
+    "average_context",
+    "speculative_speedup",
     "first_token",
 ];
 
@@ -35,8 +39,15 @@ pub(super) fn spec(args: &Args) -> CapacityPlanSpec {
             disk_size: args.disk_size.clone(),
             requests_per_second: args.requests_per_second.unwrap_or_default(),
             prompt_tokens: args.prompt.unwrap_or(1),
+            cached_prompt_tokens: args.cached_prompt,
             answer_tokens: args.answer.unwrap_or(1),
             context_tokens: args.context,
+            decode_context: if args.average_context {
+                DecodeContext::Average
+            } else {
+                DecodeContext::Full
+            },
+            speculative_speedup: args.speculative_speedup,
             max_concurrency: args.concurrency,
             replicas: args.replicas,
             objectives: ObjectivesSpec {
@@ -67,8 +78,10 @@ pub(super) fn of_field(args: &Args, field: &str) -> Option<&'static str> {
         "quantization" => "--quantization",
         "requestsPerSecond" => "--requests-per-second",
         "promptTokens" => "--prompt",
+        "cachedPromptTokens" => "--cached-prompt",
         "answerTokens" => "--answer",
         "contextTokens" => "--context",
+        "speculativeSpeedup" => "--speculative-speedup",
         "diskSize" => "--disk-size",
         "objectives.decodeTokensPerSecond" => "--decode",
         "objectives.timeToFirstToken.max" => "--first-token",

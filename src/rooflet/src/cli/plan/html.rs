@@ -34,6 +34,7 @@ pub(super) fn report(verdict: &PlanVerdict, now: Timestamp) -> String {
         h1 { (headline) }
         p class="lead" { (verdict.summary) }
         (tiles(verdict))
+        (sections::assumptions(verdict))
         (sections::purchase(verdict))
         (sections::obstacles(verdict))
         (headroom(verdict))
@@ -203,8 +204,8 @@ fn footer(verdict: &PlanVerdict) -> Markup {
                      narrows their intervals. "
                 }
                 "The plan uses the pessimistic end of each prediction: the 10th percentile of the decode speed and \
-                 the 90th percentile of the time to first token, with all streams at full context. Bursts beyond \
-                 random arrivals, cached prompts, downloads, loading and the network are not modelled. The limit \
+                 the 90th percentile of the time to first token, with all streams at full context, unless an assumption \
+                 is listed above. Bursts beyond random arrivals, downloads, loading and the network are not modelled. The limit \
                  on the use of a chip leaves capacity for them. The user provided prices and watts."
             }
             p { "Created by rooflet " (env!("CARGO_PKG_VERSION")) ". docs/planner.md has the formulas." }

@@ -2,7 +2,9 @@
 
 use crate::cli::ui::Table;
 use crate::cli::ui::digits::{amount, number};
-use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanVerdict};
+use rooflet_api::v1alpha1::{
+    PlanBasket, PlanFit, PlanModel, PlanNodeLoss, PlanPurchase, PlanRejectedOffer, PlanVerdict,
+};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 
 /// Maximum number of rows in the table of models and node classes. Beyond it, only the rows of the
@@ -15,6 +17,9 @@ const ALIKE: f64 = 0.995;
 /// Returns the whole output.
 pub(super) fn text(verdict: &PlanVerdict) -> String {
     let mut out = format!("{}\n", verdict.summary);
+    if !verdict.assumptions.is_empty() {
+        out += &format!("\nASSUMPTIONS\n{}\n", verdict.assumptions.join("\n"));
+    }
     out += &section("MODELS", models(verdict));
     out += &section("NODES", classes(verdict));
     if !verdict.placements.is_empty() {
@@ -184,6 +189,7 @@ fn models(verdict: &PlanVerdict) -> Table {
         "NODE",
         "FITS",
         "MEMORY",
+        "STREAMS",
         "TOK/S A STREAM",
         "FIRST TOKEN",
         "REQ/S A NODE",
@@ -200,6 +206,7 @@ fn models(verdict: &PlanVerdict) -> Table {
                 fit.class.clone(),
                 yes(fit.admitted),
                 Bytes(fit.memory_bytes).to_string(),
+                fit.streams.to_string(),
                 stream(fit),
                 fit.time_to_first_token_seconds
                     .map_or("-".to_owned(), |time| format!("{} s", number(time.p90))),
@@ -326,8 +333,12 @@ fn list(names: &[String]) -> String {
 
 /// States what to buy.
 pub(super) fn purchase(purchase: &PlanPurchase) -> String {
+    let rejected = purchase.rejected_offers.iter();
+    let rejected: String = rejected
+        .map(|offer| format!("\nrejected: {}", self::rejected(offer)))
+        .collect();
     let Some(best) = &purchase.best else {
-        return purchase.shortfall.clone().unwrap_or_default();
+        return purchase.shortfall.clone().unwrap_or_default() + &rejected;
     };
     let (found, proof) = if purchase.proven {
         ("", "proven".to_owned())
@@ -347,7 +358,16 @@ pub(super) fn purchase(purchase: &PlanPurchase) -> String {
     for other in &purchase.alternatives {
         out += &format!("\nor {}. {}", basket(other), effect(other));
     }
-    out
+    out + &rejected
+}
+
+/// Formats an offer with the reason of its rejection.
+pub(super) fn rejected(offer: &PlanRejectedOffer) -> String {
+    let model = offer
+        .model
+        .as_ref()
+        .map_or(String::new(), |model| format!(" for {model}"));
+    format!("{}{model}: {}", offer.name, offer.message)
 }
 
 /// Formats a purchase, such as `2 x mini-32 for 1998, 80 W`.

@@ -1,3 +1,6 @@
+mod assumptions;
+mod purchases;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -234,29 +237,6 @@ fn higher_concurrency_never_makes_a_purchase_dearer() {
             "{models:?}: {prices:?}"
         );
     }
-}
-
-/// A shortfall names the offers that cannot serve a model, with the required and the available
-/// amount.
-#[test]
-fn rejected_offers_have_a_reason_and_a_distance() {
-    let question = question_of(json!({
-        "demand": [{"model": "llama3-70b", "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 800, "answerTokens": 250,
-            "objectives": {"decodeTokensPerSecond": 9}}],
-        "fleet": {"macs": [{"chip": "M4", "memory": "16Gi", "count": 1}]},
-        "catalogue": [
-            {"name": "mini", "chip": "M4", "memory": "16Gi", "price": 599},
-            {"name": "pro", "chip": "M4 Pro", "gpuCores": 20, "memory": "64Gi", "price": 2199},
-        ],
-    }));
-    let shortfall = answer(&question).purchase.unwrap().shortfall.unwrap();
-    assert!(shortfall.contains("mini: llama3-70b: it needs"), "{shortfall}");
-    assert!(
-        shortfall.contains("pro: llama3-70b: ")
-            && shortfall.contains("is 9, and")
-            && shortfall.contains("10th percentile"),
-        "{shortfall}"
-    );
 }
 
 /// The fleet carries the demand, but not without one node: the purchase that survives is reported.

@@ -2,11 +2,11 @@
 
 use maud::{Markup, html};
 
-use super::super::table::{basket, still_carried};
+use super::super::table::{basket, rejected, still_carried};
 use super::colors::Colors;
 use crate::cli::ui::digits::{amount, number};
 use crate::cli::ui::html::{Cell, table};
-use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanVerdict};
+use rooflet_api::v1alpha1::{PlanBasket, PlanFit, PlanModel, PlanRejectedOffer, PlanVerdict};
 use rooflet_base::units::{Bytes, BytesPerSecond};
 
 /// Number of visible rows. Further rows are collapsed.
@@ -22,6 +22,7 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
         return html! {
             h2 { "What to buy" }
             div class="card" { (purchase.shortfall.as_deref().unwrap_or_default()) }
+            (rejected_offers(&purchase.rejected_offers))
         };
     };
     let what = if purchase.minimises == "Price" {
@@ -79,6 +80,26 @@ pub(super) fn purchase(verdict: &PlanVerdict) -> Markup {
         }
         @if !purchase.alternatives.is_empty() {
             (table(&headings, std::iter::once(best).chain(&purchase.alternatives).map(row)))
+        }
+        (rejected_offers(&purchase.rejected_offers))
+    }
+}
+
+fn rejected_offers(offers: &[PlanRejectedOffer]) -> Markup {
+    html! {
+        @if !offers.is_empty() {
+            p { "Rejected offers:" }
+            ul { @for offer in offers { li { (rejected(offer)) } } }
+        }
+    }
+}
+
+/// Assumptions of the demand that admission does not make.
+pub(super) fn assumptions(verdict: &PlanVerdict) -> Markup {
+    html! {
+        @if !verdict.assumptions.is_empty() {
+            h2 { "Assumptions" }
+            ul { @for assumption in &verdict.assumptions { li { (assumption) } } }
         }
     }
 }
