@@ -238,6 +238,7 @@ export interface PerformanceClaim extends KubeObject {
 export interface PlanVerdict {
   feasible: boolean;
   summary: string;
+  assumptions?: string[];
   binding?: string;
   demandFactor: number;
   demandFactorBound: number;
@@ -270,6 +271,7 @@ export interface PlanVerdict {
     proven: boolean;
     shortfall?: string;
     alternatives?: Basket[];
+    rejectedOffers?: { name: string; model?: string; reason: string; message: string }[];
   };
 }
 

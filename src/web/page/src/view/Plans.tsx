@@ -75,6 +75,9 @@ function Verdict({ of }: { of: PlanVerdict }) {
         <Figure label="Chips busy" value={percent(headroom.busyPercent)} unit={`of ${percent(headroom.busyLimitPercent)}`} note={<UsageBar used={headroom.busyPercent} reserved={headroom.busyPercent} limit={100} label="Utilization of the chips" />} />
         {of.price !== undefined && <Figure label="Price" value={count(of.price)} note={of.watts === undefined ? undefined : `${count(of.watts)} W under load`} />}
       </dl>
+      {(of.assumptions?.length ?? 0) > 0 && (
+        <Panel title="Assumptions"><ul>{of.assumptions!.map((assumption) => <li key={assumption}>{assumption}</li>)}</ul></Panel>
+      )}
       <Panel title="Machines">
           <div class="table-frame"><table class="table plain" aria-label="Machines">
             <thead><tr><th scope="col">Class</th><th scope="col" class="numeric">Used</th><th scope="col" class="numeric">Busy</th><th scope="col" class="numeric p2">Tokens/s</th><th scope="col" class="numeric p2">Bandwidth</th><th scope="col" class="p2">Limit</th></tr></thead>
@@ -112,6 +115,9 @@ function Verdict({ of }: { of: PlanVerdict }) {
           <Panel title="Purchase" aside={<span class="muted">minimizes {of.purchase.minimises === 'Price' ? 'the price' : 'the number of Macs'}</span>}>
             {of.purchase.best ? <Purchase of={of.purchase.best} title={of.purchase.proven ? 'Smallest purchase, proven' : 'Smallest purchase found'} /> : <p>{of.purchase.shortfall}</p>}
             {(of.purchase.alternatives ?? []).map((basket, index) => <Purchase key={index} of={basket} title="Alternative" />)}
+            {(of.purchase.rejectedOffers?.length ?? 0) > 0 && (
+              <Facts of={of.purchase.rejectedOffers!.map((offer) => [offer.model ? `${offer.name} for ${offer.model}` : offer.name, offer.message])} />
+            )}
           </Panel>
         )}
         {(of.nodeLosses?.length ?? 0) > 0 && (
