@@ -2,9 +2,10 @@
 
 use super::cell::Cell;
 use super::limits::{Trimmed, with_unit};
+use super::stated::Reading;
 use super::{Flag, Report};
 use crate::figure_class::FigureClass as _;
-use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
+use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind, FigurePer};
 
 /// Relative tolerance of an overhead, and of a gain that follows from two figures.
 const NEARLY: f64 = 0.05;
@@ -124,6 +125,56 @@ fn similar_figures(cell: &Cell, earlier: &[Cell], report: &mut Report) {
     }
 }
 
+/// Time of which an overhead is a part.
+struct Base<'a> {
+    cell: &'a Cell,
+    /// Seconds of a request, or of a token.
+    seconds: Reading,
+}
+
+impl<'a> Base<'a> {
+    /// Returns the time of a figure: of a token if the overhead is counted `per` token, otherwise of a
+    /// request or a token.
+    fn of(cell: &'a Cell, per: Option<FigurePer>) -> Option<Self> {
+        let is_time = matches!(
+            cell.kind,
+            FigureKind::TotalSeconds
+                | FigureKind::DecodeSeconds
+                | FigureKind::PrefillSeconds
+                | FigureKind::TimeToFirstTokenSeconds
+                | FigureKind::Seconds
+        );
+        let is_per_token = per == Some(FigurePer::Token);
+        let seconds = if cell.kind == FigureKind::DecodeTokensPerSecond {
+            cell.reading
+                .inverse()
+                .filter(|_| per != Some(FigurePer::Request))?
+        } else if is_time && is_per_token && cell.per != Some(FigurePer::Token) {
+            let tokens = cell.workload.generated?.value;
+            cell.reading.divided(tokens)
+        } else if is_time {
+            cell.reading
+        } else {
+            return None;
+        };
+        Some(Self { cell, seconds })
+    }
+
+    /// Returns whether `time` may be this share. The base contains the overhead or excludes it.
+    fn agrees(&self, time: &Reading, share: &Reading) -> bool {
+        let ends = |reading: &Reading| {
+            let (low, high) = (reading.low.abs(), reading.high.abs());
+            (low.min(high), low.max(high))
+        };
+        let ((low, high), (share_low, share_high)) = (ends(time), ends(share));
+        let (least, most) = (low / self.seconds.high, high / self.seconds.low);
+        let overlaps = |least: f64, most: f64| {
+            share_low <= most * (1.0 + NEARLY) && share_high >= least * (1.0 - NEARLY)
+        };
+        overlaps(least, most) || most < 1.0 && overlaps(least / (1.0 - least), most / (1.0 - most))
+    }
+}
+
 /// Checks an overhead in seconds against the percentage of the same name.
 fn overhead(cell: &Cell, cells: &[Cell], report: &mut Report) {
     if cell.kind != FigureKind::Ratio || !cell.is_percent || cell.name.is_none() {
@@ -133,56 +184,35 @@ fn overhead(cell: &Cell, cells: &[Cell], report: &mut Report) {
     let Some(time) = cells.iter().find(same_name) else {
         return;
     };
-    let bases: Vec<&Cell> = cells
+    let bases: Vec<Base<'_>> = cells
         .iter()
-        .filter(|other| {
-            let is_time = matches!(
-                other.kind,
-                FigureKind::TotalSeconds
-                    | FigureKind::DecodeSeconds
-                    | FigureKind::PrefillSeconds
-                    | FigureKind::TimeToFirstTokenSeconds
-                    | FigureKind::Seconds
-            );
-            is_time && other.field != time.field && other.name != cell.name
-        })
+        .filter(|other| other.name != cell.name)
+        .filter_map(|other| Base::of(other, time.per))
         .collect();
-    let Some(base) = bases.first() else {
-        report.remark(
+    if let Some(base) = bases
+        .iter()
+        .find(|base| base.agrees(&time.reading, &cell.reading))
+    {
+        report.pass(
             &cell.field,
-            format!(
-                "not checked: no figure states the time of which {} are this share",
-                with_unit(time)
-            ),
+            format!("{} of {}", with_unit(time), with_unit(base.cell)),
         );
         return;
-    };
-    let (low, high) = (
-        time.reading.low.abs().min(time.reading.high.abs()),
-        time.reading.low.abs().max(time.reading.high.abs()),
-    );
-    // The time may be a part of the base, or be added to it.
-    let share_of = |whole: &Cell| (low / whole.reading.high, high / whole.reading.low);
-    let agrees = |whole: &&Cell| {
-        let (least, most) = share_of(whole);
-        let mut candidates = vec![(least, most)];
-        if most < 1.0 {
-            candidates.push((least / (1.0 - least), most / (1.0 - most)));
-        }
-        candidates.into_iter().any(|(least, most)| {
-            let (low, high) = (cell.reading.low.abs(), cell.reading.high.abs());
-            low.min(high) <= most * (1.0 + NEARLY) && low.max(high) >= least * (1.0 - NEARLY)
-        })
-    };
-    if let Some(base) = bases.iter().find(|base| agrees(base)) {
-        report.pass(&cell.field, format!("{} of {}", with_unit(time), with_unit(base)));
-        return;
     }
-    let share = 100.0 * time.reading.value.abs() / base.reading.value;
+    // Times of other runs may confirm the percentage, but not contradict it.
+    let Some(base) = bases.iter().find(|base| base.cell.same_run(time)) else {
+        let remark = format!(
+            "not checked: no figure states the time of which {} are this share",
+            with_unit(time)
+        );
+        report.remark(&cell.field, remark);
+        return;
+    };
+    let share = 100.0 * time.reading.value.abs() / base.seconds.value;
     let message = format!(
         "{} of {} are {} %, not {}",
         with_unit(time),
-        with_unit(base),
+        with_unit(base.cell),
         Trimmed(share),
         cell.stated
     );

@@ -152,6 +152,23 @@ impl DecodeLimit {
         self.compute <= self.ceiling
     }
 
+    /// Describes the accepted tokens per pass that `rate` needs. Empty if compute does not permit the
+    /// rate for any number of accepted tokens.
+    fn accepted_tokens(&self, rate: f64) -> String {
+        let per_pass = (rate / self.hard).ceil();
+        if rate > self.compute {
+            return String::new();
+        }
+        let unusual = if per_pass > MAX_ACCEPTED_TOKENS {
+            format!(", and published results have at most {MAX_ACCEPTED_TOKENS:.0}")
+        } else {
+            String::new()
+        };
+        format!(
+            "; with speculative decoding, it needs at least {per_pass:.0} accepted tokens per pass{unusual}"
+        )
+    }
+
     /// Describes the bandwidth or compute that the figure requires.
     fn working(&self, cell: &Cell, bin: &Bin, model: &KnownModel) -> String {
         let name = machine_name(cell, bin);
@@ -266,12 +283,7 @@ fn decode(cell: &Cell, report: &mut Report) {
     } else {
         ""
     };
-    let per_pass = (low / limit.hard).ceil();
-    let accepted = if per_pass <= MAX_ACCEPTED_TOKENS && low <= limit.compute {
-        format!("; with speculative decoding, it needs at least {per_pass:.0} accepted tokens per pass")
-    } else {
-        String::new()
-    };
+    let accepted = limit.accepted_tokens(low);
     let message = format!(
         "{} is impossible: {}{fewest}{accepted}",
         with_unit(cell),
@@ -329,7 +341,11 @@ fn decode_time(cell: &Cell, report: &mut Report) {
         field,
         Flag::new(
             ClaimVerdict::ExceedsRoofline,
-            format!("{} is impossible: {working}", with_unit(cell)),
+            format!(
+                "{} is impossible: {working}{}",
+                with_unit(cell),
+                limit.accepted_tokens(slowest)
+            ),
         )
         .instead(
             with_unit(cell),

@@ -241,8 +241,19 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// Divides the number by a positive `divisor`.
+    pub(super) fn divided(self, divisor: f64) -> Self {
+        Self {
+            value: self.value / divisor,
+            low: self.low / divisor,
+            high: self.high / divisor,
+            standard_error: self.standard_error.map(|error| error / divisor),
+            ..self
+        }
+    }
+
     /// Returns the reciprocal, or `None` if the number may be 0.
-    fn inverse(self) -> Option<Self> {
+    pub(super) fn inverse(self) -> Option<Self> {
         (self.low > 0.0).then(|| Self {
             value: self.value.recip(),
             low: self.high.recip(),
