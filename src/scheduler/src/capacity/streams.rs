@@ -50,7 +50,7 @@ impl<'a> StreamChoices<'a> {
                 fits: by_class.iter().map(|fits| fits[index].clone()).collect(),
             };
             let mut levels: Vec<Level> = limits.iter().enumerate().map(level).collect();
-            // Of the limits with equal streams, keep the largest.
+            // Keep the largest of the limits with equal streams.
             levels.reverse();
             levels.dedup_by(|lower, kept| lower.streams() == kept.streams());
             levels.reverse();
