@@ -317,7 +317,7 @@ impl ModelDimensions {
     }
 
     /// Returns the share of the routed experts' parameters that a step of `batch` tokens reads.
-    pub(crate) fn touched_expert_share(&self, batch: u32) -> f64 {
+    pub fn touched_expert_share(&self, batch: u32) -> f64 {
         let (mut touched, mut all) = (0.0, 0.0);
         for layer in &self.layers {
             let Some((experts, active)) = layer.feed_forward.routing() else {

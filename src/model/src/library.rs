@@ -139,6 +139,12 @@ fn trained_format(key: &str) -> Option<WeightFormat> {
     key.starts_with("gpt-oss").then_some(WeightFormat::Mxfp4)
 }
 
+/// Returns the name of the format in which a published model was trained, if it is not a float type.
+pub fn trained_format_of(spelling: &Spelling) -> Option<String> {
+    let format = trained_format(lookup(spelling)?)?;
+    Some(format.to_string())
+}
+
 /// Returns the library name and the dimensions of a model.
 pub fn dimensions(spelling: &Spelling) -> Option<(&'static str, ModelDimensions)> {
     let key = lookup(spelling)?;

@@ -19,7 +19,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use self::parameter_vector::ParameterVector;
-use self::rows::Measurement;
+use self::rows::{Measurement, Table};
 use rooflet_model::shapes::ShapeFile;
 use rooflet_roofline::cases::ReportedRate;
 use rooflet_roofline::predict::parameters::{
@@ -42,10 +42,12 @@ pub struct Fitted {
 pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
     let shapes = ShapeFile::parse(shapes)?;
     let priors: Value = serde_json::from_str(prior)?;
-    let rows = rows::parse(table, &shapes)?;
+    let table = rows::parse(table, &shapes)?;
+    let Table { rows, .. } = &table;
     let all: Vec<&Measurement> = rows.iter().collect();
     let start = constants(&all, &priors, None);
-    let validation = validate::Validation::new(&rows, &priors, &start);
+    let validation = validate::Validation::new(rows, &priors, &start);
+    let second = validate::SecondSet::new(rows, &priors);
     let parameters = Parameters {
         schema_version: SCHEMA_VERSION,
         rows: RowCounts {
@@ -58,8 +60,8 @@ pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
     };
     Ok(Fitted {
         parameters: rounded(&parameters),
-        report: report::write(&rows, &validation),
-        plots: plot::all(&rows, &validation),
+        report: report::write(&table, &validation, &second),
+        plots: plot::all(rows, &validation),
     })
 }
 
@@ -102,7 +104,12 @@ fn fit_prefill(
     empty.machines = machines(observed.iter().map(|(row, _)| *row), &empty.machines);
     empty.server_ms = effects(
         observed.iter().map(|(row, _)| *row),
-        |row| Some(row.program.as_str()).filter(|_| row.case.build.is_warm_server()),
+        |row| {
+            row.case
+                .build
+                .program()
+                .filter(|_| row.case.build.is_warm_server())
+        },
         &empty.server_ms,
     );
     let vector = ParameterVector::new(&empty, priors);
@@ -136,10 +143,10 @@ fn fit_decode(
     empty.releases = effects(measured(), |row| row.case.build.release(), &empty.releases);
     empty.machines = machines(measured(), &empty.machines);
     // Programs that consist of their kernels have no overhead.
-    let wraps = |row: &Measurement| !matches!(row.program.as_str(), "llama.cpp" | "mlx-lm");
+    let wraps = |program: &&str| !matches!(*program, "llama.cpp" | "mlx-lm");
     empty.program_ms = effects(
         measured(),
-        |row| Some(row.program.as_str()).filter(|_| wraps(row)),
+        |row| row.case.build.program().filter(wraps),
         &empty.program_ms,
     );
     let before = std::mem::take(&mut empty.chips);
@@ -250,7 +257,9 @@ mod tests {
     fn built_in_constants_match_the_measurements() {
         let shapes = ShapeFile::parse(include_str!("../../model/src/shapes.json")).unwrap();
         let priors: Value = serde_json::from_str(include_str!("prior.json")).unwrap();
-        let rows = rows::parse(include_str!("measurements.csv"), &shapes).unwrap();
+        let rows = rows::parse(include_str!("measurements.csv"), &shapes)
+            .unwrap()
+            .rows;
         let fitted = constants(&rows.iter().collect::<Vec<_>>(), &priors, None);
         let committed = Parameters::built_in().clone();
         let refitted = Parameters {

@@ -206,7 +206,7 @@ fn coverage(validation: &Validation) -> String {
         }
     }
     for familiarity in Familiarity::ALL {
-        let (inside, all) = validation.prefill_coverage(familiarity);
+        let (inside, all) = validation.prefill_coverage(familiarity, false);
         if all > 0 {
             let label = format!("first token, {} ({all})", familiarity.as_str());
             bars.push((label, inside as f64 / all as f64));

@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::rows::Measurement;
-use super::validate::{HeldOut, Prediction, Validation};
+use super::rows::{Excluded, Measurement, Table};
+use super::validate::{HeldOut, Prediction, SecondSet, Validation};
 use rooflet_base::quantile::{median, quantile, sorted};
-use rooflet_roofline::cases::ReportedRate;
-use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Stratum};
+use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Sides, Stratum};
 
 /// Number of bootstrap samples for a confidence interval.
 const RESAMPLES: usize = 400;
 /// Share of bandwidth in the rule of thumb.
 const THUMB_SHARE: f64 = 0.70;
-/// Contexts within the same step of this many tokens are compared.
-const FLOOR_CONTEXT_TOKENS: u32 = 400;
 
-pub(super) fn write(rows: &[Measurement], validation: &Validation) -> String {
+pub(super) fn write(table: &Table, validation: &Validation, second: &SecondSet) -> String {
     let mut page = String::new();
     // Writing to a string cannot fail.
-    let _ = tables(&mut page, rows, validation);
+    let _ = excluded_rows(&mut page, &table.excluded);
+    let _ = tables(&mut page, &table.rows, validation);
+    let _ = second_set(&mut page, second);
+    let _ = coverage(&mut page, validation);
     page
 }
 
@@ -60,6 +60,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
             Some(Stratum::Dense),
             Some(Stratum::Small),
             Some(Stratum::Experts),
+            Some(Stratum::Long),
         ] {
             for (name, error) in &methods {
                 let is_selected = |prediction: &&Prediction| {
@@ -139,12 +140,16 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         writeln!(page, "| {} | {} |", held_out.as_str(), cells(&errors))?;
     }
 
-    floor(page, rows)?;
+    Ok(())
+}
 
+/// Writes widths and coverage of the intervals.
+fn coverage(page: &mut String, validation: &Validation) -> std::fmt::Result {
     writeln!(page, "\n### Intervals\n")?;
     writeln!(
         page,
-        "Share of held-out rows inside p10–p90, with half-widths from the other folds (target: 80 %).\n"
+        "Share of held-out rows inside p10–p90, with widths from the other folds (target: 80 %). The widths are\n\
+         the distances of p10 and p90 from the median.\n"
     )?;
     writeln!(
         page,
@@ -156,8 +161,11 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         let inside = |familiarity| validation.coverage(familiarity, stratum);
         intervals(page, stratum.as_str(), spreads.stratum(stratum), inside)?;
     }
-    let inside = |familiarity| validation.prefill_coverage(familiarity);
-    intervals(page, "first token", &spreads.prefill, inside)
+    let inside = |familiarity| validation.prefill_coverage(familiarity, false);
+    intervals(page, "first token", &spreads.prefill, inside)?;
+    let inside = |familiarity| validation.prefill_coverage(familiarity, true);
+    let of = "first token, prompt below 256 tokens";
+    intervals(page, of, &spreads.short_prompts, inside)
 }
 
 fn intervals(
@@ -169,69 +177,63 @@ fn intervals(
     write!(page, "| {of} |")?;
     for familiarity in Familiarity::ALL {
         let (inside, all) = inside(familiarity);
-        let width = widths.of(familiarity).exp_m1() * 100.0;
+        let sides = widths.of(familiarity);
+        let slow = (-sides.slow).exp_m1() * 100.0;
+        let fast = sides.fast.exp_m1() * 100.0;
         if all == 0 {
-            write!(page, " no rows, ±{width:.0} % |")?;
+            write!(page, " no rows, {slow:+.0} {fast:+.0} % |")?;
         } else {
             let share = 100.0 * inside as f64 / all as f64;
-            write!(page, " {share:.0} % of {all}, ±{width:.0} % |")?;
+            write!(page, " {share:.0} % of {all}, {slow:+.0} {fast:+.0} % |")?;
         }
     }
     writeln!(page)
 }
 
-/// Writes the differences between two measurements of the same configuration. A predictor without
-/// the source as an input cannot be closer than half of the difference.
-fn floor(page: &mut String, rows: &[Measurement]) -> std::fmt::Result {
-    // Logarithms of rates by machine, kernels, model, weights and context, then by release.
-    let mut configurations: BTreeMap<_, BTreeMap<&str, Vec<f64>>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.case.workload.batch == 1) {
-        let requests = matches!(row.case.reported, ReportedRate::Requests { .. });
-        let (Some(seconds), false) = (row.step_seconds(), requests) else {
-            continue;
-        };
-        let chip = row.chip();
-        let build = &row.case.build;
-        let context = row.case.workload.context_tokens / FLOOR_CONTEXT_TOKENS;
-        let key = (
-            &chip.name,
-            chip.gpu_cores,
-            build.engine,
-            &row.model,
-            &row.format,
-            context,
-        );
-        let release = build.release().unwrap_or_default();
-        let releases = configurations.entry(key).or_default();
-        releases.entry(release).or_default().push(-seconds.ln());
-    }
-    let apart: Vec<Vec<f64>> = configurations
-        .values()
-        .map(|releases| {
-            let figures: Vec<f64> = releases
-                .values()
-                .filter_map(|rates| median(rates.iter().copied()))
-                .collect();
-            let earlier = |index: usize| figures[..index].iter();
-            figures
-                .iter()
-                .enumerate()
-                .flat_map(|(index, figure)| earlier(index).map(move |other| (figure - other).abs() / 2.0))
-                .map(f64::exp_m1)
-                .collect()
-        })
-        .filter(|pairs: &Vec<f64>| !pairs.is_empty())
-        .collect();
-    writeln!(page, "\n### Noise floor\n")?;
+/// Writes the errors on the second data set of constants that were fitted to the first set, and the
+/// share of rows in the intervals of that fit.
+fn second_set(page: &mut String, second: &SecondSet) -> std::fmt::Result {
+    writeln!(page, "\n### Second data set\n")?;
     writeln!(
         page,
-        "Half of the difference between two measurements of the same bin, kernels, model and format, made\n\
-         with two programs or releases and contexts within {FLOOR_CONTEXT_TOKENS} tokens. A predictor can be closer to such rows\n\
-         only if the source is one of its inputs.\n"
+        "The rows of the second set were published later, by other sources. The constants and intervals of\n\
+         this table were fitted to the first set only ({} rows).\n",
+        second.first_rows
     )?;
-    writeln!(page, "| pairs | median (90 % CI) | p90 (90 % CI) |")?;
-    writeln!(page, "|---|---|---|")?;
-    writeln!(page, "| {} |", cells(&apart))
+    writeln!(
+        page,
+        "| subset | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) | inside p10–p90 | slower | faster |"
+    )?;
+    writeln!(page, "|---|---|---|---|---|---|---|")?;
+    for (subset, errors) in &second.subsets {
+        let groups: Vec<Vec<f64>> = errors
+            .iter()
+            .map(|(error, _)| vec![error.exp_m1().abs()])
+            .collect();
+        let count = |kept: fn(f64, Sides) -> bool| {
+            let kept = errors.iter().filter(|(error, sides)| kept(*error, *sides));
+            kept.count()
+        };
+        let slower = count(|error, sides| error < -sides.slow);
+        let faster = count(|error, sides| error > sides.fast);
+        let inside = 100.0 * (errors.len() - slower - faster) as f64 / errors.len().max(1) as f64;
+        writeln!(
+            page,
+            "| {subset} | {} | {inside:.0} % | {slower} | {faster} |",
+            cells(&groups)
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes the rows that are not part of the fit.
+fn excluded_rows(page: &mut String, excluded: &[Excluded]) -> std::fmt::Result {
+    writeln!(page, "### Excluded rows\n")?;
+    writeln!(page, "| id | row | reason |\n|---|---|---|")?;
+    for Excluded { id, row, reason } in excluded {
+        writeln!(page, "| {id} | {row} | {reason} |")?;
+    }
+    writeln!(page)
 }
 
 pub(super) fn class(row: &Measurement) -> (String, String) {

@@ -12,6 +12,19 @@ use rooflet_roofline::predict::decode::{StepTime, StepWork};
 use rooflet_roofline::predict::parameters::{DecodeParameters, PrefillParameters};
 use rooflet_roofline::predict::prefill::PrefillWork;
 
+const ID: &str = "id";
+/// Start of the ids of the second data set.
+const SECOND_SET: char = 'n';
+
+/// Rows that contradict their own source.
+const CONTRADICTORY: [(&str, &str); 2] = [
+    ("196", "the file of the source describes another model (27B)"),
+    (
+        "308",
+        "the same source lists eight times the rate for the same case (row 314)",
+    ),
+];
+
 /// Scale of a row's error, as a logarithm: of a table with its method, and of an anecdote.
 const DEVIATION_A: f64 = 0.03;
 const DEVIATION_B: f64 = 0.08;
@@ -25,10 +38,10 @@ const BATCH_FACTOR: f64 = 1.5;
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub model: String,
-    pub format: String,
     /// `A` for a table with its method, `B` for an anecdote.
     pub quality: String,
-    pub program: String,
+    /// True for rows of the first data set. The second set was collected later, from new sources.
+    pub first_set: bool,
     pub case: Case,
     pub step: StepWork,
     /// Work of a step with one sequence.
@@ -65,9 +78,8 @@ impl Measurement {
         };
         Ok(Self {
             model: optional(row, "model_key").unwrap_or_default().to_owned(),
-            format: optional(row, "quant").unwrap_or_default().to_owned(),
             quality: optional(row, "quality").unwrap_or_default().to_owned(),
-            program: optional(row, "engine").unwrap_or_default().to_owned(),
+            first_set: !optional(row, ID).is_some_and(|id| id.starts_with(SECOND_SET)),
             step: StepWork::new(&case.model, case.workload),
             alone: StepWork::new(
                 &case.model,
@@ -108,11 +120,36 @@ impl Measurement {
     }
 }
 
-/// Parses the table. Rows of builds with a known bug are excluded.
-pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>> {
+/// Row that is not part of the fit, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Excluded {
+    pub id: String,
+    pub row: String,
+    pub reason: &'static str,
+}
+
+/// Parsed table.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub rows: Vec<Measurement>,
+    pub excluded: Vec<Excluded>,
+}
+
+/// Returns why a row is not part of the fit. The reasons do not depend on the error of a prediction.
+fn exclusion(row: &Row) -> Option<&'static str> {
+    if optional(row, "engine").is_some_and(|engine| engine.contains("bug")) {
+        return Some("a build with a known bug");
+    }
+    let id = optional(row, ID)?;
+    let listed = CONTRADICTORY.iter().find(|(known, _)| *known == id);
+    listed.map(|(_, reason)| *reason)
+}
+
+/// Parses the table.
+pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Table> {
     let mut reader = csv::Reader::from_reader(table.as_bytes());
     let columns = reader.headers()?.clone();
-    let mut rows = Vec::new();
+    let (mut rows, mut excluded) = (Vec::new(), Vec::new());
     for record in reader.records() {
         let record = record?;
         let row: Row = columns
@@ -120,14 +157,25 @@ pub(crate) fn parse(table: &str, shapes: &ShapeFile) -> Result<Vec<Measurement>>
             .zip(&record)
             .map(|(column, value)| (column.to_owned(), value.to_owned()))
             .collect();
-        let measurement =
-            Measurement::parse(&row, shapes).with_context(|| format!("row {}", rows.len() + 1))?;
-        if !measurement.program.contains("bug") {
-            rows.push(measurement);
+        let cell = |column| optional(&row, column).unwrap_or_default();
+        if let Some(reason) = exclusion(&row) {
+            excluded.push(Excluded {
+                id: cell(ID).to_owned(),
+                row: format!(
+                    "{}, {}, {} {}",
+                    cell("chip"),
+                    cell("engine"),
+                    cell("model_key"),
+                    cell("quant")
+                ),
+                reason,
+            });
+            continue;
         }
+        rows.push(Measurement::parse(&row, shapes).with_context(|| format!("row `{}`", cell(ID)))?);
     }
     share_weight(&mut rows);
-    Ok(rows)
+    Ok(Table { rows, excluded })
 }
 
 /// Reduces the weight of dependent rows. n rows of one bin, release and model weigh as much as √n

@@ -6,16 +6,29 @@ use serde_json::Value;
 use super::rows::Measurement;
 use super::{Constants, constants, reported_step};
 use rooflet_base::quantile::{quantile, sorted};
+use rooflet_roofline::cases::ReportedRate;
 use rooflet_roofline::chip::ChipTier;
 use rooflet_roofline::predict::Engine;
-use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Spreads, Stratum, Unmeasured};
+use rooflet_roofline::predict::spread::{
+    ByFamiliarity, Familiarity, Sides, Spreads, Stratum, Unmeasured, is_short_prompt,
+};
 
-/// Share of rows inside an interval from the tenth to the ninetieth percentile.
-const INTERVAL_SHARE: f64 = 0.8;
+/// Share of rows beyond each end of an interval from the tenth to the ninetieth percentile. It is
+/// slightly below a tenth, because rows of one source are not independent.
+const TAIL_SHARE: f64 = 0.09;
+/// Minimum widths of batches, which few sources measured.
+const NARROWEST_BATCH: Sides = Sides {
+    slow: 0.25,
+    fast: 0.22,
+};
+/// Minimum width of each side: the repeatability of a careful measurement.
+const NARROWEST: f64 = 0.02;
 /// Minimum rows of one familiarity; with fewer, the rows of all familiarities are used.
 const ENOUGH_ROWS: usize = 10;
-/// Half-width without any row.
-const WIDEST_GUESS: f64 = 0.4;
+/// Fold of the rows that are never held out together.
+const FIRST_SET: &str = "first set";
+/// Widths without any row.
+const WIDEST_GUESS: Sides = Sides { slow: 0.4, fast: 0.4 };
 
 /// Rows that are held out of a fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +38,18 @@ pub(super) enum HeldOut {
     Release,
     /// All chips of a tier with one engine.
     Tier,
+    /// The second data set: sources, releases, and many chips and models at the same time.
+    SecondSet,
 }
 
 impl HeldOut {
-    pub(super) const ALL: [Self; 4] = [Self::Chip, Self::Model, Self::Release, Self::Tier];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Chip,
+        Self::Model,
+        Self::Release,
+        Self::Tier,
+        Self::SecondSet,
+    ];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -36,6 +57,7 @@ impl HeldOut {
             Self::Model => "model",
             Self::Release => "release",
             Self::Tier => "tier",
+            Self::SecondSet => "second set",
         }
     }
 
@@ -45,6 +67,7 @@ impl HeldOut {
             Self::Model => row.model.clone(),
             Self::Release => row.case.build.release().unwrap_or_default().to_owned(),
             Self::Tier => format!("{:?} with {}", row.chip().tier, row.case.build.engine),
+            Self::SecondSet => if row.first_set { FIRST_SET } else { "second set" }.to_owned(),
         }
     }
 }
@@ -57,8 +80,11 @@ pub(super) struct Prediction {
     pub(super) row: usize,
     pub(super) fold: String,
     pub(super) stratum: Stratum,
+    pub(super) short_prompt: bool,
+    /// True if the rate counts whole requests, which have a width of their own.
+    pub(super) requests: bool,
     pub(super) familiarity: Familiarity,
-    /// ln(predicted / measured), of rates for decode and of times for prefill.
+    /// ln(measured / predicted) of speed.
     pub(super) decode_error: Option<f64>,
     pub(super) prefill_error: Option<f64>,
 }
@@ -76,6 +102,7 @@ impl Validation {
             let mut folds: Vec<String> = rows.iter().map(|row| held_out.key(row)).collect();
             folds.sort();
             folds.dedup();
+            folds.retain(|fold| fold != FIRST_SET);
             for fold in folds {
                 let train: Vec<&Measurement> = rows.iter().filter(|row| held_out.key(row) != fold).collect();
                 let constants = constants(&train, priors, Some(all));
@@ -89,6 +116,8 @@ impl Validation {
                     row: index,
                     fold: fold.clone(),
                     stratum: Stratum::of(&row.step),
+                    short_prompt: is_short_prompt(row.prefill.tokens),
+                    requests: matches!(row.case.reported, ReportedRate::Requests { .. }),
                     familiarity: Familiarity::of(&constants.decode, &unmeasured, row.chip(), &row.case.build),
                     decode_error: decode_error(&constants, row),
                     prefill_error: prefill_error(&constants, row),
@@ -113,6 +142,7 @@ impl Validation {
             self.predictions
                 .iter()
                 .filter(|prediction| prediction.fold != fold && prediction.stratum == stratum)
+                .filter(|prediction| !prediction.requests)
                 .filter(|prediction| {
                     familiarity.is_none_or(|familiarity| is_representative(prediction, familiarity))
                 })
@@ -127,41 +157,66 @@ impl Validation {
                 } else {
                     own
                 };
-                half_width(own).unwrap_or(WIDEST_GUESS)
+                sides(own).unwrap_or(WIDEST_GUESS)
             })
         };
-        let prefill = by_familiarity(|familiarity| {
-            let errors = self
-                .predictions
-                .iter()
-                .filter(|prediction| prediction.fold != fold && is_representative(prediction, familiarity))
-                .filter_map(|prediction| prediction.prefill_error)
-                .collect();
-            half_width(errors).unwrap_or(WIDEST_GUESS)
-        });
+        let prompts = |short: bool| {
+            by_familiarity(|familiarity| {
+                let of_length = || {
+                    let others = self
+                        .predictions
+                        .iter()
+                        .filter(|prediction| prediction.fold != fold);
+                    others.filter(|prediction| prediction.short_prompt == short)
+                };
+                let own = of_length().filter(|prediction| is_representative(prediction, familiarity));
+                let mut errors: Vec<f64> = own.filter_map(|prediction| prediction.prefill_error).collect();
+                if errors.len() < ENOUGH_ROWS {
+                    errors = of_length()
+                        .filter_map(|prediction| prediction.prefill_error)
+                        .collect();
+                }
+                sides(errors).unwrap_or(WIDEST_GUESS)
+            })
+        };
         Spreads {
             dense: stratum(Stratum::Dense),
             small: stratum(Stratum::Small),
             experts: stratum(Stratum::Experts),
-            batched: stratum(Stratum::Batched),
-            prefill,
+            long: stratum(Stratum::Long),
+            batched: at_least(stratum(Stratum::Batched), NARROWEST_BATCH),
+            prefill: prompts(false),
+            short_prompts: prompts(true),
             unmeasured: self.unmeasured.clone(),
         }
     }
 
     /// Returns the number of rows inside intervals of the other folds, and the number of rows.
     pub(super) fn coverage(&self, familiarity: Familiarity, stratum: Stratum) -> (usize, usize) {
-        let error =
-            |prediction: &Prediction| prediction.decode_error.filter(|_| prediction.stratum == stratum);
+        let error = |prediction: &Prediction| {
+            prediction
+                .decode_error
+                .filter(|_| prediction.stratum == stratum && !prediction.requests)
+        };
         self.inside(familiarity, error, |spreads| *spreads.stratum(stratum))
     }
 
     /// Returns the same numbers for the time to first token.
-    pub(super) fn prefill_coverage(&self, familiarity: Familiarity) -> (usize, usize) {
+    pub(super) fn prefill_coverage(&self, familiarity: Familiarity, short: bool) -> (usize, usize) {
         self.inside(
             familiarity,
-            |prediction| prediction.prefill_error,
-            |spreads| spreads.prefill,
+            |prediction| {
+                prediction
+                    .prefill_error
+                    .filter(|_| prediction.short_prompt == short)
+            },
+            |spreads| {
+                if short {
+                    spreads.short_prompts
+                } else {
+                    spreads.prefill
+                }
+            },
         )
     }
 
@@ -180,13 +235,66 @@ impl Validation {
             if known.as_ref().is_none_or(|(fold, _)| *fold != prediction.fold) {
                 known = Some((&prediction.fold, self.spreads_without_fold(&prediction.fold)));
             }
-            let width = known
+            let contains = known
                 .as_ref()
-                .map_or(0.0, |(_, spreads)| width(spreads).of(familiarity));
+                .is_some_and(|(_, spreads)| width(spreads).of(familiarity).contain(error));
             all += 1;
-            inside += usize::from(error.abs() <= width);
+            inside += usize::from(contains);
         }
         (inside, all)
+    }
+}
+
+/// Rows of the second data set, predicted from the first.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct SecondSet {
+    pub(super) first_rows: usize,
+    /// Errors with the widths of their intervals, by subset.
+    pub(super) subsets: Vec<(&'static str, Vec<(f64, Sides)>)>,
+}
+
+impl SecondSet {
+    pub(super) fn new(rows: &[Measurement], priors: &Value) -> Self {
+        let is_first = |row: &&Measurement| row.first_set;
+        let first: Vec<Measurement> = rows.iter().filter(is_first).cloned().collect();
+        let train: Vec<&Measurement> = first.iter().collect();
+        let constants = constants(&train, priors, None);
+        let validation = Validation::new(&first, priors, &constants);
+        let spreads = validation.spreads();
+        let familiarity = |row: &Measurement| {
+            Familiarity::of(
+                &constants.decode,
+                &spreads.unmeasured,
+                row.chip(),
+                &row.case.build,
+            )
+        };
+        let second = || rows.iter().filter(|row| !row.first_set);
+        let decode = |stratum: Option<Stratum>| -> Vec<(f64, Sides)> {
+            let of_stratum =
+                second().filter(|row| stratum.is_none_or(|stratum| Stratum::of(&row.step) == stratum));
+            let errors = of_stratum.filter_map(|row| {
+                let sides = spreads.stratum(Stratum::of(&row.step)).of(familiarity(row));
+                Some((decode_error(&constants, row)?, sides))
+            });
+            errors.collect()
+        };
+        let prompts = |short: bool| -> Vec<(f64, Sides)> {
+            let of_length = second().filter(|row| is_short_prompt(row.prefill.tokens) == short);
+            let errors = of_length.filter_map(|row| {
+                let sides = spreads.prompts(row.prefill.tokens).of(familiarity(row));
+                Some((prefill_error(&constants, row)?, sides))
+            });
+            errors.collect()
+        };
+        let mut subsets = vec![("all decode", decode(None))];
+        subsets.extend(Stratum::ALL.map(|stratum| (stratum.as_str(), decode(Some(stratum)))));
+        subsets.push(("first token", prompts(false)));
+        subsets.push(("first token, prompt below 256 tokens", prompts(true)));
+        Self {
+            first_rows: first.len(),
+            subsets,
+        }
     }
 }
 
@@ -200,14 +308,17 @@ fn is_representative(prediction: &Prediction, familiarity: Familiarity) -> bool 
             prediction.held_out == HeldOut::Chip && prediction.familiarity == Familiarity::ReleaseOnly
         }
         Familiarity::Neither => {
-            matches!(prediction.held_out, HeldOut::Chip | HeldOut::Release)
-                && prediction.familiarity == Familiarity::Neither
+            matches!(
+                prediction.held_out,
+                HeldOut::Chip | HeldOut::Release | HeldOut::SecondSet
+            ) && prediction.familiarity != Familiarity::Both
+                && prediction.familiarity != Familiarity::ReleaseOnly
         }
         Familiarity::UnmeasuredTier => prediction.held_out == HeldOut::Tier,
     }
 }
 
-fn by_familiarity(width: impl Fn(Familiarity) -> f64) -> ByFamiliarity {
+fn by_familiarity(width: impl Fn(Familiarity) -> Sides) -> ByFamiliarity {
     let both = width(Familiarity::Both);
     let release_only = width(Familiarity::ReleaseOnly).max(both);
     let neither = width(Familiarity::Neither).max(release_only);
@@ -219,11 +330,20 @@ fn by_familiarity(width: impl Fn(Familiarity) -> f64) -> ByFamiliarity {
     }
 }
 
-/// Returns the half-width. With few rows, the quantile is increased by one part in their number,
-/// because the next row is expected further out.
-fn half_width(errors: Vec<f64>) -> Option<f64> {
-    let share = INTERVAL_SHARE * (1.0 + (errors.len().max(1) as f64).recip());
-    quantile(&sorted(errors.into_iter().map(f64::abs)), share.min(1.0))
+/// Returns widths that are at least `narrowest`.
+fn at_least(widths: ByFamiliarity, narrowest: Sides) -> ByFamiliarity {
+    by_familiarity(|familiarity| widths.of(familiarity).max(narrowest))
+}
+
+/// Returns the widths of both sides. With few rows, the quantiles move outward by one part in their
+/// number, because the next row is expected further out.
+fn sides(errors: Vec<f64>) -> Option<Sides> {
+    let tail = TAIL_SHARE * (1.0 - (errors.len().max(1) as f64).recip());
+    let errors = sorted(errors);
+    Some(Sides {
+        slow: (-quantile(&errors, tail)?).max(NARROWEST),
+        fast: quantile(&errors, 1.0 - tail)?.max(NARROWEST),
+    })
 }
 
 fn unmeasured(rows: &[&Measurement]) -> Unmeasured {

@@ -43,6 +43,10 @@ const PLAUSIBLE_SURPLUS: std::ops::Range<f64> = 1.0..2.0;
 /// assumption.
 const UNKNOWN_ENGINE: f64 = 0.15;
 
+/// Half-width, as a logarithm, if a rate counts whole requests. Tables of such rates state neither
+/// prompts nor the order of the requests. The value is an assumption.
+const WHOLE_REQUESTS: f64 = 0.4;
+
 /// Columns that every row needs.
 pub const REQUIRED: [&str; 4] = [CHIP, ENGINE, MODEL, FORMAT];
 
@@ -126,8 +130,14 @@ impl Case {
         };
         let stored = stored(row, published.unwrap_or(model), &mut assumptions)?;
         let (engine, format) = engine(program, &stored, &mut assumptions)?;
-        let build = EngineBuild::named(engine, program, release);
+        let note = optional(row, NOTE).unwrap_or_default();
+        let build = build(engine, program, release, note);
         let dimensions = dimensions(model, shapes, &mut assumptions)?;
+        let dimensions = if build.ignores_windows(&dimensions) {
+            dimensions.without_windows()
+        } else {
+            dimensions
+        };
         let ignored = shapes.unknown_fields(model);
         if !ignored.is_empty() {
             assumptions.remark(format!(
@@ -151,6 +161,12 @@ impl Case {
         let context_tokens = assumptions.number(row, CONTEXT);
         let context_tokens = context_tokens.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
         let batch = assumptions.number(row, BATCH).unwrap_or(1).max(1);
+        let kind = optional(row, KIND).unwrap_or_default();
+        let reported = ReportedRate::parse(kind, note, batch, generated);
+        if matches!(reported, ReportedRate::Requests { .. }) {
+            let remark = "the rate counts whole requests, whose prompts are unknown";
+            assumptions.assume(remark.to_owned(), WHOLE_REQUESTS);
+        }
         Ok(Self {
             chip,
             build,
@@ -163,12 +179,7 @@ impl Case {
                 kv_bits: KvBits::HALF,
             },
             prompt_known: prompt_tokens.is_some(),
-            reported: ReportedRate::parse(
-                optional(row, KIND).unwrap_or_default(),
-                optional(row, NOTE).unwrap_or_default(),
-                batch,
-                generated,
-            ),
+            reported,
             remarks: assumptions.remarks,
             uncertainty: assumptions.uncertainty,
         })
@@ -211,6 +222,24 @@ impl Case {
         }
         prediction
     }
+}
+
+/// Returns the build. A note may state that the rate is that of a server, or that the engine rested
+/// before each request (`cooldown`).
+fn build(engine: Engine, program: &str, release: &str, note: &str) -> EngineBuild {
+    let lower = note.to_ascii_lowercase();
+    let states = |word: &str| {
+        lower
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|w| w == word)
+    };
+    let build = EngineBuild::named(engine, program, release);
+    let build = if build.program() == Some("mlx-lm") && states("server") {
+        EngineBuild::named(engine, "mlx-lm server", release)
+    } else {
+        build
+    };
+    if states("cooldown") { build.idle() } else { build }
 }
 
 /// Returns whether the model's name contains float16.
@@ -315,11 +344,16 @@ fn stored(row: &Row, name: &str, assumptions: &mut Assumptions) -> Result<String
     if let Some(stated) = optional(row, FORMAT) {
         return Ok(stated.to_owned());
     }
-    let format = Spelling::new(name)
-        .format
-        .ok_or(CaseError::Missing { column: FORMAT })?;
+    let spelling = Spelling::new(name);
+    if let Some(format) = spelling.format {
+        assumptions.remark(format!(
+            "column `{FORMAT}` is empty; the name `{name}` contains {format}"
+        ));
+        return Ok(format);
+    }
+    let format = library::trained_format_of(&spelling).ok_or(CaseError::Missing { column: FORMAT })?;
     assumptions.remark(format!(
-        "column `{FORMAT}` is empty; the name `{name}` contains {format}"
+        "column `{FORMAT}` is empty; `{name}` was published in {format}"
     ));
     Ok(format)
 }

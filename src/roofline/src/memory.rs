@@ -30,6 +30,11 @@ const SCORES_BYTES: u64 = 256 << 20;
 /// Bytes of one score: float32, or two copies of 16 bits (before and after mask or softmax).
 const SCORE_BYTES: u64 = 4;
 
+/// Bytes of one score of latent attention: the part with position, the sum and its softmax in 16 bits.
+/// With three copies, GLM-4.7-Flash in 4 bits needs 23.6 GB for a prompt of 21,672 tokens; mlx-lm
+/// reported a peak of 23.8 GB (itsmostafa/inference-speed-tests, M4 Max and M5 Max).
+const LATENT_SCORE_BYTES: u64 = 6;
+
 /// Head sizes with a fused Metal kernel for many tokens: `sdpa_full_supported_head_dim` in
 /// mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.32.2.
 pub const FUSED_HEAD_DIMS: [u32; 5] = [64, 72, 80, 96, 128];
@@ -166,8 +171,13 @@ fn score_bytes(attention: &Attention, context_tokens: u32, bits: KvBits) -> Byte
             let of_token = Bytes(SCORE_BYTES) * u64::from(heads) * keys;
             (of_token * step).min(of_token.max(Bytes(SCORES_BYTES)))
         }
-        // Latent attention and gated delta layers compute no scores.
-        Attention::Grouped { .. } | Attention::Latent { .. } | Attention::GatedDelta { .. } => Bytes::ZERO,
+        // Latent attention has no fused kernel in mlx-lm, which does not split the step.
+        Attention::Latent { heads, .. } => {
+            let step = PREFILL_STEP_TOKENS.min(u64::from(context_tokens));
+            Bytes(LATENT_SCORE_BYTES) * u64::from(heads) * step * u64::from(context_tokens)
+        }
+        // Gated delta layers compute no scores.
+        Attention::Grouped { .. } | Attention::GatedDelta { .. } => Bytes::ZERO,
     }
 }
 
@@ -384,6 +394,18 @@ mod tests {
         }
         assert_eq!(of(256, 16), Bytes(SCORES_BYTES));
         assert_eq!(of(128, 8), Bytes(SCORES_BYTES));
+    }
+
+    /// mlx-lm reported peaks of 16.90 and 23.82 GB for prompts of 11 and 21,672 tokens
+    /// (itsmostafa/inference-speed-tests, M4 Max and M5 Max).
+    #[test]
+    fn latent_attention_needs_memory_for_scores() {
+        let shapes = ShapeFile::parse(include_str!("../../model/src/shapes.json")).unwrap();
+        let dimensions = shapes.dimensions("glm-4.7-flash").unwrap();
+        let bits = KvBits::HALF;
+        let prompt = cache_bytes(&dimensions, 21_672, bits) + activation_bytes(&dimensions, 21_672, bits);
+        let share = prompt.0 as f64 / (23.82e9 - 16.90e9);
+        assert!((share - 1.0).abs() < 0.05, "{share}");
     }
 
     /// Qwen3-8B in 4 bits with groups of 64: 36 layers, 8 KV heads of 128, half precision.

@@ -36,6 +36,28 @@ fn requires_few_columns_and_errors_name_the_column() {
 }
 
 #[test]
+fn plain_names_of_gpt_oss_have_the_published_format() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let model = |name: &str, quant: &str| {
+        let cells = [("model_key", name), ("quant", quant)];
+        Case::parse(&row(&cells), &shapes).unwrap().model
+    };
+    for name in ["gpt-oss-20b", "openai/gpt-oss-120b", "gpt-oss:20b"] {
+        assert_eq!(model(name, ""), model(name, "mxfp4"), "{name}");
+        assert_eq!(model(name, "mxfp4-q8"), model(name, "mxfp4"), "{name}");
+        assert!(model(name, "mxfp4-q4").weights.every_step < model(name, "mxfp4-q8").weights.every_step);
+    }
+}
+
+#[test]
+fn notes_state_servers_and_idle_engines() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let build = |note: &str| Case::parse(&row(&[("note", note)]), &shapes).unwrap().build;
+    assert_eq!(build("5 reps median, cooldown"), build("").idle());
+    assert_eq!(build("server; cores not stated").program(), Some("mlx-lm server"));
+}
+
+#[test]
 fn rate_over_whole_requests_includes_their_overhead() {
     let shapes = ShapeFile::parse(SHAPES).unwrap();
     let parameters = Parameters::built_in();

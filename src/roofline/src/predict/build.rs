@@ -1,5 +1,7 @@
 //! Build of the engine that runs a model, parsed from its name.
 
+use rooflet_model::dimensions::{Attention, Layer, ModelDimensions};
+
 use super::Engine;
 
 /// Program and release of an [`Engine`]. Several programs wrap the same kernels, and releases
@@ -18,15 +20,18 @@ pub struct EngineBuild {
     pub(super) matrix_units: bool,
     /// True for releases from the time in which `mlx_lm.convert` stored floats as float16.
     pub(super) float16: bool,
-    /// True if the program serves requests continuously, so that its weights stay resident. Other
-    /// programs start for a run or idle between runs.
+    /// True if the program is a server with fixed costs of its own per request.
     pub(super) warm_server: bool,
+    /// True if the engine was idle for seconds before each request, so that its weights were not
+    /// resident for the GPU.
+    pub(super) idle: bool,
 }
 
 /// Programs with their own figures, in the most common notation.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "llama.cpp",
     "mlx-lm",
+    MLX_SERVER,
     "mlx-swift-lm",
     "vllm-mlx",
     "ollama",
@@ -35,6 +40,9 @@ const PROGRAMS: [&str; 9] = [
     "lmstudio-llama.cpp",
     "ax-engine (mlx)",
 ];
+
+/// mlx-lm behind its HTTP server, which adds time to every token.
+const MLX_SERVER: &str = "mlx-lm server";
 
 /// Programs that tables list as servers.
 const SERVERS: [&str; 3] = ["ollama", "vllm", "lmstudio"];
@@ -53,6 +61,11 @@ impl EngineBuild {
     pub fn named(engine: Engine, program: &str, release: &str) -> Self {
         let release = release.trim();
         let program = normalized_program(program.trim(), engine);
+        let program = if program == "mlx-lm" && measures_requests(release) {
+            MLX_SERVER.to_owned()
+        } else {
+            program
+        };
         let early = engine == Engine::LlamaCpp && is_early(release);
         let lower = release.to_ascii_lowercase();
         let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
@@ -64,6 +77,7 @@ impl EngineBuild {
             matrix_units: !lower.contains("metal only"),
             float16: engine == Engine::Mlx && month(release).is_some_and(|month| month < FIRST_BFLOAT_MONTH),
             warm_server: SERVERS.iter().any(|server| program.starts_with(server)),
+            idle: false,
             program: Some(program),
         }
     }
@@ -71,6 +85,25 @@ impl EngineBuild {
     /// Returns whether its models most likely have float16 floats.
     pub(crate) fn stores_float16(&self) -> bool {
         self.float16
+    }
+
+    /// Returns the build with an engine that was idle before each request.
+    pub(crate) fn idle(self) -> Self {
+        Self { idle: true, ..self }
+    }
+
+    /// Returns whether the engine keeps every token in every layer, although the model has windows.
+    /// llama.cpp did so until 2025, and mlx-lm implements Gemma 2 without a window.
+    pub(crate) fn ignores_windows(&self, model: &ModelDimensions) -> bool {
+        match self.engine {
+            Engine::Mlx => alternates_windows(model),
+            Engine::LlamaCpp => self.early,
+        }
+    }
+
+    /// Returns the key of the program.
+    pub fn program(&self) -> Option<&str> {
+        self.program.as_deref()
     }
 
     pub fn is_warm_server(&self) -> bool {
@@ -95,6 +128,7 @@ impl From<Engine> for EngineBuild {
             matrix_units: true,
             float16: false,
             warm_server: false,
+            idle: false,
         }
     }
 }
@@ -114,11 +148,30 @@ fn normalized_program(name: &str, engine: Engine) -> String {
         ("ollama", Engine::Mlx) => Some("ollama-mlx"),
         ("mlx", _) => Some("mlx-lm"),
         _ if wanted.starts_with("llama") => Some("llama.cpp"),
+        _ if wanted.starts_with("mlxlmserver") => Some(MLX_SERVER),
         _ if wanted.starts_with("mlxlm") => Some("mlx-lm"),
         (_, _) => None,
     };
     let usual = both.or_else(|| PROGRAMS.iter().find(known).copied());
     usual.unwrap_or(name).to_owned()
+}
+
+/// Returns whether the release's name shows that rates were measured through an HTTP server (llmfit
+/// measures all programs in this way).
+fn measures_requests(release: &str) -> bool {
+    let lower = release.to_ascii_lowercase();
+    let mut words = lower.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| matches!(word, "server" | "llmfit"))
+}
+
+/// Returns whether dense layers with and without window alternate, as in Gemma 2.
+fn alternates_windows(model: &ModelDimensions) -> bool {
+    let windowed = |layer: &Layer| matches!(layer.attention, Attention::Grouped { window: Some(_), .. });
+    let alternating = model
+        .layers
+        .windows(2)
+        .all(|pair| windowed(&pair[0]) != windowed(&pair[1]));
+    model.layers.len() > 1 && alternating && model.expert_layers() == 0
 }
 
 /// Returns whether a release has a year or build number before [`FIRST_CURRENT_YEAR`]. The first of
@@ -147,6 +200,8 @@ fn month(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use rooflet_model::shapes::ShapeFile;
+
     use super::*;
 
     #[test]
@@ -179,6 +234,33 @@ mod tests {
     }
 
     #[test]
+    fn rates_of_requests_are_those_of_a_server() {
+        let program = |name, release| {
+            let build = EngineBuild::named(Engine::Mlx, name, release);
+            build.program().unwrap_or_default().to_owned()
+        };
+        assert_eq!(program("mlx-lm", "llmfit 2026-08/09"), "mlx-lm server");
+        assert_eq!(program("mlx-lm", "server git 77c33b14"), "mlx-lm server");
+        assert_eq!(program("mlx-lm", "0.31.3"), "mlx-lm");
+        assert_eq!(program("ollama-mlx", "llmfit 1.1.6"), "ollama-mlx");
+    }
+
+    /// mlx-lm's gemma2.py creates plain caches, and its gemma3_text.py rotating ones.
+    #[test]
+    fn only_some_engines_keep_tokens_outside_the_window() {
+        let shapes = ShapeFile::parse(include_str!("../../../model/src/shapes.json")).unwrap();
+        let model = |name: &str| shapes.dimensions(name).unwrap();
+        let mlx = EngineBuild::from(Engine::Mlx);
+        assert!(mlx.ignores_windows(&model("gemma2-2b")));
+        for windowed in ["gemma3-12b", "gemma4-31b", "gpt-oss-20b", "llama3-8b"] {
+            assert!(!mlx.ignores_windows(&model(windowed)), "{windowed}");
+        }
+        let llama = |release| EngineBuild::named(Engine::LlamaCpp, "llama.cpp", release);
+        assert!(llama("2024-05 (no flash-attn)").ignores_windows(&model("gemma2-2b")));
+        assert!(!llama("b10050").ignores_windows(&model("gemma2-2b")));
+    }
+
+    #[test]
     fn normalizes_names_of_programs() {
         for (name, engine, normalized) in [
             ("Ollama", Engine::LlamaCpp, "ollama"),
@@ -188,7 +270,8 @@ mod tests {
             ("llama-bench", Engine::LlamaCpp, "llama.cpp"),
             ("LLAMA_CPP", Engine::LlamaCpp, "llama.cpp"),
             ("MLX", Engine::Mlx, "mlx-lm"),
-            ("mlx_lm.server", Engine::Mlx, "mlx-lm"),
+            ("mlx_lm.generate", Engine::Mlx, "mlx-lm"),
+            ("mlx_lm.server", Engine::Mlx, "mlx-lm server"),
             ("vLLM MLX", Engine::Mlx, "vllm-mlx"),
             ("Jan", Engine::LlamaCpp, "Jan"),
         ] {

@@ -1,8 +1,9 @@
 //! Time of a decode step. Memory traffic and arithmetic overlap; launches add to them.
 //!
 //! ```text
-//! t     = ⁴√(t_mem⁴ + t_alu⁴) + (B−1)·P·c_b/cores + t_launch + t_program
-//! t_mem = (W_dense + W_experts(B)/ε + κ·KV + κ_q·KV·queries/key + σ·state) / (η·BW)
+//! t     = ⁴√(t_mem⁴ + t_alu⁴) + t_attn + (B−1)·P·c_b/cores + t_launch + t_program
+//! t_mem = (W_dense + W_experts(B) + σ·state) / (η·BW) + E(B)·c·x·(768/width)^α/cores
+//! t_attn = ⁴√((κ·KV/(η·BW))⁴ + (KV·queries/key·c_q/cores)⁴)
 //! t_alu = P·c/cores                                   unpacking weights, by packing
 //! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
 //! ```
@@ -16,13 +17,19 @@
 //! their fit.
 
 use super::build::EngineBuild;
-use super::parameters::{DecodeParameters, EngineDecode, Packing, PrefillParameters, release_factor};
+use super::parameters::{
+    DecodeParameters, EngineDecode, Packing, PrefillParameters, REFERENCE_EXPERT_WIDTH, release_factor,
+};
 pub use super::step_work::StepWork;
 use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::chip::{ChipTier, ChipVariant};
 
 /// Sharpness of the transition between memory and arithmetic time.
 const OVERLAP_POWER: i32 = 4;
+
+/// First generation whose base chip reaches a smaller share of its bandwidth. An M4 reads about 100
+/// of 120 GB/s, and an M5 118 of 154 (chips.csv).
+const FIRST_LATE_BASE: u32 = 4;
 
 /// Predicted decode speed with its basis.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,20 +87,28 @@ impl DecodeParameters {
     pub fn step_time(&self, work: &StepWork, chip: &ChipVariant, build: &EngineBuild) -> StepTime {
         let p = self.engine(build.engine);
         let cores = f64::from(chip.gpu_cores);
+        let bandwidth = self.bandwidth(chip, build);
         // Without flash attention, every query head writes its scores to memory and reads them
         // again.
-        let cache = if build.flash_attention {
-            work.kv * p.kv_traffic
+        let (cache, attention) = if build.flash_attention {
+            (0.0, attention_seconds(work, p, bandwidth, cores))
         } else {
-            work.kv * self.early.kv_traffic + work.attended * self.early.query_traffic
+            let attended = work.attended + work.latent_attended;
+            let traffic = work.kv + work.latent;
+            (
+                traffic * self.early.kv_traffic + attended * self.early.query_traffic,
+                0.0,
+            )
         };
-        let bytes = work.dense + work.experts / p.expert_efficiency + cache + work.states * p.state_traffic;
-        let memory = bytes / self.bandwidth(chip);
+        let bytes = work.dense + work.experts + cache + work.states * p.state_traffic;
         let per_billion = match Packing::of(work.bits_per_weight, work.super_blocks) {
             Packing::Float => p.float_ms * self.generation_arithmetic.of(chip.generation),
             Packing::Block => p.block_ms * self.generation_arithmetic.of(chip.generation),
             Packing::Mixed => self.mixed_arithmetic_ms.of(chip.generation),
         };
+        let narrow = (REFERENCE_EXPERT_WIDTH / work.expert_width.max(1.0)).powf(self.expert_width);
+        let routed = work.expert_billions * per_billion * p.expert_unpacking * narrow / cores / 1e3;
+        let memory = bytes / bandwidth + routed;
         let unpacking = work.active_billions * per_billion / cores / 1e3;
         let batched = (work.batch - 1.0) * work.active_billions * p.batch_ms / cores / 1e3
             * self.generation_arithmetic.of(chip.generation);
@@ -104,10 +119,10 @@ impl DecodeParameters {
             .sqrt()
             .sqrt();
         StepTime {
-            memory: memory * release,
+            memory: (memory + attention) * release,
             arithmetic: (unpacking + batched) * release,
             overhead: overhead * release,
-            total: (streamed + batched + overhead) * release,
+            total: (streamed + attention + batched + overhead) * release,
         }
     }
 
@@ -141,10 +156,14 @@ impl DecodeParameters {
     }
 
     /// Returns the bytes per second that long reads reach.
-    pub(super) fn bandwidth(&self, chip: &ChipVariant) -> f64 {
+    fn bandwidth(&self, chip: &ChipVariant, build: &EngineBuild) -> f64 {
         let measured = self.bin(chip).unwrap_or(1.0);
-        let share = self.efficiency.of(chip.tier) * self.generation_efficiency.of(chip.generation) * measured;
-        chip.bandwidth.0 * share
+        let engine = self.engine(build.engine);
+        let generation =
+            self.generation_efficiency.of(chip.generation) * engine.generation_efficiency.of(chip.generation);
+        let late_base = chip.tier == ChipTier::Base && chip.generation >= FIRST_LATE_BASE;
+        let base = if late_base { self.late_base } else { 1.0 };
+        chip.bandwidth.0 * self.efficiency.of(chip.tier) * generation * base * measured
     }
 
     fn launch_seconds(
@@ -159,7 +178,8 @@ impl DecodeParameters {
         let plain_layers = work.layers
             + work.windowed_layers * p.windowed_layer
             + work.expert_layers * p.expert_layer * routed
-            + work.linear_layers * p.linear_layer;
+            + work.linear_layers * p.linear_layer
+            + work.latent_layers * p.latent_layer;
         let two_dies = match (ultra, build.early) {
             (false, _) => 1.0,
             (true, false) => self.ultra_launch,
@@ -169,6 +189,18 @@ impl DecodeParameters {
         let cost = self.generation_launch.of(chip.generation) * two_dies * early;
         (plain_layers * p.layer_us / 1e6 + p.step_ms / 1e3) * cost
     }
+}
+
+/// Returns the time of attention with a fused kernel: the longer of the reads of the cache, and of
+/// the work of all query heads. The latter dominates if more than about four heads share a key.
+fn attention_seconds(work: &StepWork, p: &EngineDecode, bandwidth: f64, cores: f64) -> f64 {
+    let of_heads = p.attention_ps / cores / 1e12;
+    let reading = work.kv * p.kv_traffic / bandwidth;
+    let computing = work.attended * of_heads;
+    let grouped = (reading.powi(OVERLAP_POWER) + computing.powi(OVERLAP_POWER))
+        .sqrt()
+        .sqrt();
+    grouped + work.latent_attended * p.latent_attention * of_heads
 }
 
 impl DecodePrediction {
@@ -198,13 +230,12 @@ impl DecodePrediction {
         };
         let mut per_stream = Interval::around(
             working.total.recip(),
-            spread,
-            spread + hardware.faster_when_cold(),
+            spread.slow,
+            spread.fast + hardware.faster_when_cold(),
         );
         if let Some(chip) = hardware.chip() {
             let rate = parameters.decode.step_time(&alone, chip, build).total.recip();
-            let spread = spread_of(chip, &alone);
-            let rate = Interval::around(rate, spread, spread);
+            let rate = spread_of(chip, &alone).around_rate(rate);
             // A batch is never slower than separate sequences, and a stream is never faster than
             // alone.
             per_stream.p10 = per_stream.p10.max(rate.p10 / work.batch);

@@ -3,8 +3,9 @@
 //! backend, including CPU and CUDA.
 
 use super::decode::StepTime;
-use super::parameters::{DecodeParameters, EnginePrefill};
+use super::parameters::{DecodeParameters, EnginePrefill, REFERENCE_EXPERT_WIDTH};
 use super::prefill::{PrefillTime, PrefillWork};
+use super::spread::Sides;
 use super::step_work::StepWork;
 use rooflet_api::v1alpha1::{AttentionFigure, Measurements, Spread};
 
@@ -22,6 +23,9 @@ const STEP_KERNELS: f64 = 9.0;
 /// them.
 const GROUP_SIZE: f64 = 64.0;
 const SCALE_BITS: u32 = 16;
+/// Additional time of routed experts of the reference width, relative to dense weights. The ratio
+/// is that of the fitted constants on an M4 Max (4 bits), because a probe measures no experts.
+const EXPERT_SLOWDOWN: f64 = 0.4;
 /// Half-width, as a logarithm, for everything that a probe does not measure: other matrix shapes,
 /// and the work of the host between steps. The value is an assumption; runs on the node narrow the
 /// interval (see `calibration`).
@@ -159,9 +163,13 @@ impl MeasuredMachine {
         self
     }
 
-    /// Returns the half-width of a prediction's interval, as a logarithm.
-    pub(super) fn spread(&self) -> f64 {
-        self.spread.hypot(OPEN_SPREAD)
+    /// Returns the widths of a prediction's interval.
+    pub(super) fn spread(&self) -> Sides {
+        let width = self.spread.hypot(OPEN_SPREAD);
+        Sides {
+            slow: width,
+            fast: width,
+        }
     }
 
     /// Returns the seconds to multiply one vector with one weight: proportional to the bits below
@@ -195,16 +203,19 @@ impl MeasuredMachine {
     pub(super) fn step_time(&self, work: &StepWork, parameters: &DecodeParameters) -> StepTime {
         // Layers other than plain ones have the relative cost that was fitted on measured chips.
         let p = &parameters.mlx;
-        let experts = work.experts / p.expert_efficiency;
+        let narrow = (REFERENCE_EXPERT_WIDTH / work.expert_width.max(1.0)).powf(parameters.expert_width);
+        let experts = work.experts * (1.0 + EXPERT_SLOWDOWN * narrow);
         let weights = (work.dense + experts) * 8.0 / work.bits_per_weight.max(1.0);
         let multiplying =
             weights * self.seconds_per_weight(work.bits_per_weight) * self.batch_factor(work.batch);
         let (byte, query) = self.attention;
+        let cache = work.kv + work.latent;
         let attending =
-            work.kv * (byte + query * work.queries_per_key) + work.states * p.state_traffic / self.read;
+            cache * (byte + query * work.queries_per_key) + work.states * p.state_traffic / self.read;
         let kinds = work.windowed_layers * p.windowed_layer
             + work.expert_layers * p.expert_layer
-            + work.linear_layers * p.linear_layer;
+            + work.linear_layers * p.linear_layer
+            + work.latent_layers * p.latent_layer;
         let (fixed, per_width) = self.layer;
         let small = fixed + per_width * work.hidden;
         let memory = multiplying + attending;
@@ -233,7 +244,7 @@ impl MeasuredMachine {
         let experts = if work.experts { p.expert_efficiency } else { 1.0 };
         PrefillTime {
             compute: work.matrices / experts / flops
-                + p.attention_flops(work, p.score_cost) / self.float_flops,
+                + p.attention_flops(work, p.score_cost, 1.0) / self.float_flops,
             reading: work.read / self.read,
             fixed: step.overhead,
         }
@@ -329,12 +340,17 @@ mod tests {
         // kernel's rate.
         let work = StepWork {
             batch: 1.0,
+            context_tokens: 0.0,
             dense: 3.98e9,
             experts: 0.0,
             kv: 0.0,
             attended: 0.0,
+            latent: 0.0,
+            latent_attended: 0.0,
             states: 0.0,
             active_billions: 7.07,
+            expert_billions: 0.0,
+            expert_width: 0.0,
             bits_per_weight: 4.5,
             super_blocks: false,
             native_floats: false,
@@ -344,6 +360,7 @@ mod tests {
             windowed_layers: 0.0,
             expert_layers: 0.0,
             linear_layers: 0.0,
+            latent_layers: 0.0,
         };
         let rate = machine.step_time(&work, &parameters.decode).total.recip();
         assert!((rate / 182.0 - 1.0).abs() < 0.05, "{rate}");
@@ -360,12 +377,17 @@ mod tests {
     fn plain(bits_per_weight: f64, millions: f64, layers: f64) -> StepWork {
         StepWork {
             batch: 1.0,
+            context_tokens: 0.0,
             dense: millions * 1e6 * bits_per_weight / 8.0,
             experts: 0.0,
             kv: 0.0,
             attended: 0.0,
+            latent: 0.0,
+            latent_attended: 0.0,
             states: 0.0,
             active_billions: millions / 1e3,
+            expert_billions: 0.0,
+            expert_width: 0.0,
             bits_per_weight,
             super_blocks: false,
             native_floats: false,
@@ -375,6 +397,7 @@ mod tests {
             windowed_layers: 0.0,
             expert_layers: 0.0,
             linear_layers: 0.0,
+            latent_layers: 0.0,
         }
     }
 

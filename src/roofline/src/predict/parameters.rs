@@ -19,7 +19,7 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
 });
 
 /// Version of the format. It increases if a constant is added, removed or redefined.
-pub const SCHEMA_VERSION: u32 = 4;
+pub const SCHEMA_VERSION: u32 = 5;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -46,6 +46,8 @@ pub struct DecodeParameters {
     /// Share of the nominal bandwidth that long reads reach, and its factor per generation.
     pub efficiency: ByTier,
     pub generation_efficiency: ByGeneration,
+    /// Bandwidth factor of base chips from M4 on.
+    pub late_base: f64,
     /// Relative cost of a kernel launch, and of a GPU core's arithmetic.
     pub generation_launch: ByGeneration,
     pub generation_arithmetic: ByGeneration,
@@ -55,6 +57,8 @@ pub struct DecodeParameters {
     pub llama_cpp: EngineDecode,
     /// Milliseconds of one core to unpack a billion weights of a K mix, which is slow on old cores.
     pub mixed_arithmetic_ms: ByGeneration,
+    /// Exponent of the cost of routed experts by their width: narrow experts cost more per weight.
+    pub expert_width: f64,
     /// Releases of llama.cpp before 2025.
     pub early: EarlyBuild,
     /// Milliseconds per step that a program adds to its kernels.
@@ -68,21 +72,33 @@ pub struct DecodeParameters {
     pub machines: Machines,
 }
 
+/// Width of an expert for which [`EngineDecode::expert_unpacking`] applies.
+pub(super) const REFERENCE_EXPERT_WIDTH: f64 = 768.0;
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EngineDecode {
+    /// Bandwidth factor per generation, beyond that of all engines.
+    pub generation_efficiency: ByGeneration,
     /// Launch time of a plain layer, in microseconds.
     pub layer_us: f64,
     /// Additional launches by kind of layer, relative to those of a plain layer.
     pub windowed_layer: f64,
     pub expert_layer: f64,
     pub linear_layer: f64,
+    pub latent_layer: f64,
     /// Factor of `expert_layer` on two dies.
     pub ultra_expert_layer: f64,
     /// Launch time outside the layers: embedding, head, sampling.
     pub step_ms: f64,
-    /// Bandwidth of reads of routed experts, relative to dense weights.
-    pub expert_efficiency: f64,
+    /// Time to unpack routed experts of [`REFERENCE_EXPERT_WIDTH`], relative to dense weights. It
+    /// does not overlap with reads.
+    pub expert_unpacking: f64,
+    /// Picoseconds of one core per byte of keys and values and query head. Heads that share a key
+    /// read the key from the cache of the GPU.
+    pub attention_ps: f64,
+    /// Factor of `attention_ps` for latent attention, which consists of matrix products.
+    pub latent_attention: f64,
     /// Traffic factors of the KV cache and of linear layers' states.
     pub kv_traffic: f64,
     pub state_traffic: f64,
@@ -117,6 +133,11 @@ pub struct PrefillParameters {
     pub unfused_score_cost: f64,
     /// Fixed milliseconds of servers, instead of those of their engines.
     pub server_ms: BTreeMap<String, f64>,
+    /// Factor of attention scores in latent attention, which has no fused kernel.
+    pub latent_score_cost: f64,
+    /// Share of the routed experts' reads, relative to independent tokens. Tokens of one prompt
+    /// share experts.
+    pub expert_reads: f64,
     /// Time factors of measured engine releases, and of their combinations with one bin.
     pub releases: BTreeMap<String, f64>,
     pub machines: Machines,
@@ -138,6 +159,8 @@ pub struct EnginePrefill {
     /// Cost factors of attention scores and of linear layers' recurrences.
     pub score_cost: f64,
     pub recurrence_cost: f64,
+    /// Factor of both costs on matrix units, which accelerate attention less than matrix products.
+    pub matrix_unit_scores: f64,
     /// Rate factor of routed experts.
     pub expert_efficiency: f64,
     /// Milliseconds per gigabyte of resident weights to make an idle engine's pages resident for

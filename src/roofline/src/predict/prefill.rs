@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀))
-//!     + W(n)/(0.8·BW) + ρ·resident + t_fixed
+//!     + W(n)/(0.8·BW) + t_fixed (+ ρ·resident if idle)
 //! ```
 //!
 //! n is the number of tokens that are not cached. F are floating-point operations (see
 //! `rooflet_model::dimensions`). W is the bytes of weights that n tokens read, including the
 //! experts that they use. ρ is the cost of making idle weights resident for the GPU again. It
-//! dominates short prompts of large models on MLX. Warm servers do not have this cost. GPUs before
+//! dominates short prompts of large models on MLX after idle seconds. GPUs before
 //! M3 emulate bfloat16, the type of most models for MLX. docs/roofline.md describes the constants
 //! and their fit.
 
@@ -26,6 +26,8 @@ const WEIGHT_READ_EFFICIENCY: f64 = 0.8;
 /// reached 133 and 178 tokens/s with one checkpoint in both float types (raullenchai/Rapid-MLX,
 /// issue 3154).
 const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
+/// Fixed milliseconds of servers without measurements. Known servers have 4 to 66 ms.
+const UNKNOWN_SERVER_MS: f64 = 15.0;
 /// First generation with native bfloat16.
 const FIRST_BFLOAT_GENERATION: u32 = 3;
 
@@ -52,10 +54,13 @@ pub struct PrefillWork {
     /// Operations in matrices.
     pub matrices: f64,
     pub scores: f64,
+    /// Operations of the scores of latent attention.
+    pub latent_scores: f64,
     /// Operations of linear layers, whose state passes from token to token.
     pub recurrence: f64,
-    /// Bytes that are read.
+    /// Bytes of weights that are read, and of these the bytes of routed experts.
     pub read: f64,
+    pub expert_read: f64,
     pub resident: f64,
     pub bits_per_weight: f64,
     pub super_blocks: bool,
@@ -70,19 +75,24 @@ impl PrefillWork {
             .min(workload.prompt_tokens.saturating_sub(1));
         let tokens = workload.prompt_tokens.max(1) - cached;
         let (matrices, scores) = model.dimensions.prefill_flops(tokens, cached);
-        let recurrence: f64 = model
-            .dimensions
-            .layers
-            .iter()
-            .filter(|layer| matches!(layer.attention, Attention::GatedDelta { .. }))
-            .map(|layer| layer.attention.score_flops(tokens, cached))
-            .sum();
+        let of_kind = |kind: fn(&Attention) -> bool| -> f64 {
+            let attentions = model.dimensions.layers.iter().map(|layer| layer.attention);
+            attentions
+                .filter(kind)
+                .map(|attention| attention.score_flops(tokens, cached))
+                .sum()
+        };
+        let recurrence = of_kind(|attention| matches!(attention, Attention::GatedDelta { .. }));
+        let latent_scores = of_kind(|attention| matches!(attention, Attention::Latent { .. }));
+        let read = model.weights.streamed(&model.dimensions, tokens).0 as f64;
         Self {
             tokens: f64::from(tokens),
             matrices,
-            scores: scores - recurrence,
+            scores: scores - recurrence - latent_scores,
+            latent_scores,
             recurrence,
-            read: model.weights.streamed(&model.dimensions, tokens).0 as f64,
+            read,
+            expert_read: read - model.weights.every_step.0 as f64,
             resident: model.weights.resident().0 as f64,
             bits_per_weight: StepWork::new(model, workload).bits_per_weight,
             super_blocks: model.weights.super_blocks,
@@ -98,8 +108,10 @@ impl PrefillWork {
             tokens,
             matrices: 2.0 * weights * tokens,
             scores: 0.0,
+            latent_scores: 0.0,
             recurrence: 0.0,
             read: 0.0,
+            expert_read: 0.0,
             resident: 0.0,
             bits_per_weight: step.bits_per_weight,
             super_blocks: step.super_blocks,
@@ -135,9 +147,9 @@ impl PrefillTime {
 
 impl EnginePrefill {
     /// Returns the operations of attention, converted to operations of matrix products.
-    /// `score_cost` is the factor of the kernel.
-    pub(super) fn attention_flops(&self, work: &PrefillWork, score_cost: f64) -> f64 {
-        score_cost * work.scores + self.recurrence_cost * work.recurrence
+    /// `score_cost` and `latent` are the factors of the kernels.
+    pub(super) fn attention_flops(&self, work: &PrefillWork, score_cost: f64, latent: f64) -> f64 {
+        score_cost * (work.scores + latent * work.latent_scores) + self.recurrence_cost * work.recurrence
     }
 }
 
@@ -145,10 +157,10 @@ impl PrefillParameters {
     /// Returns the time on a chip by its data sheet.
     pub fn time(&self, work: &PrefillWork, chip: &ChipVariant, build: &EngineBuild) -> PrefillTime {
         let p = self.engine(build.engine);
-        let units = if chip.neural_accelerators && build.matrix_units {
-            p.matrix_units
+        let (units, scores_on_units) = if chip.neural_accelerators && build.matrix_units {
+            (p.matrix_units, p.matrix_unit_scores)
         } else {
-            1.0
+            (1.0, 1.0)
         };
         let packing = p.packing.of(Packing::of(work.bits_per_weight, work.super_blocks));
         let emulates = build.engine == Engine::Mlx && chip.generation < FIRST_BFLOAT_GENERATION;
@@ -168,9 +180,11 @@ impl PrefillParameters {
         } else {
             self.unfused_score_cost
         };
+        let attention = p.attention_flops(work, score_cost, self.latent_score_cost) * scores_on_units;
+        let read = work.read - work.expert_read * (1.0 - self.expert_reads);
         PrefillTime {
-            compute: (work.matrices / experts + p.attention_flops(work, score_cost)) / rate * release,
-            reading: work.read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,
+            compute: (work.matrices / experts + attention) / rate * release,
+            reading: read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,
             fixed: self.fixed_ms(work, build) / 1e3 * release,
         }
     }
@@ -193,10 +207,17 @@ impl PrefillParameters {
         let p = self.engine(build.engine);
         if build.warm_server {
             let program = build.program.as_ref().and_then(|name| self.server_ms.get(name));
-            program.copied().unwrap_or(p.fixed_ms)
+            program.copied().unwrap_or(UNKNOWN_SERVER_MS)
+        } else if build.idle {
+            self.residency_ms(work, build) + p.fixed_ms
         } else {
-            work.resident / 1e9 * p.residency_ms + p.fixed_ms
+            p.fixed_ms
         }
+    }
+
+    /// Returns the milliseconds to make the weights of an idle engine resident for the GPU again.
+    fn residency_ms(&self, work: &PrefillWork, build: &EngineBuild) -> f64 {
+        work.resident / 1e9 * self.engine(build.engine).residency_ms
     }
 }
 
@@ -212,7 +233,9 @@ impl PrefillPrediction {
         let (time, spread, basis) = match hardware {
             Hardware::Chip(chip) => (
                 parameters.prefill.time(&work, chip, build),
-                parameters.spread.prefill(&parameters.decode, chip, build),
+                parameters
+                    .spread
+                    .prefill(&parameters.decode, work.tokens, chip, build),
                 Basis::Nominal,
             ),
             Hardware::Measured(machine) => {
@@ -224,7 +247,12 @@ impl PrefillPrediction {
                 )
             }
         };
-        let seconds = Interval::around(time.total(), spread + hardware.faster_when_cold(), spread);
+        let fast = spread.fast + hardware.faster_when_cold();
+        let mut seconds = Interval::around(time.total(), fast, spread.slow);
+        if build.program.is_none() && hardware.chip().is_some() {
+            // The engine may have been idle before the request.
+            seconds.p90 += parameters.prefill.residency_ms(&work, build) / 1e3;
+        }
         Self {
             tokens_per_second: seconds.recip().scale(work.tokens),
             first_token_seconds: seconds,

@@ -1,15 +1,26 @@
-//! Half-widths of prediction intervals, as logarithms, from rows that were held out of the fit.
+//! Widths of prediction intervals, as logarithms, from rows that were held out of the fit. The slow
+//! and the fast side have separate widths, because unknown influences rather slow a machine down.
 
 use serde::{Deserialize, Serialize};
 
-use super::Engine;
 use super::build::EngineBuild;
 use super::parameters::DecodeParameters;
 use super::step_work::StepWork;
+use super::{Engine, Interval};
 use crate::chip::{ChipTier, ChipVariant};
 
 /// Limit of active parameters, in 10⁹, below which launches dominate and errors are larger.
 const SMALL_MODEL_BILLIONS: f64 = 2.5;
+
+/// First context length, in tokens, of the stratum [`Stratum::Long`]. Attention has a large share of
+/// the time from here on.
+const LONG_CONTEXT_TOKENS: u32 = 8_000;
+/// First prompt length with the width of long prompts. Shorter prompts mostly consist of fixed
+/// costs, which differ between programs.
+const LONG_PROMPT_TOKENS: f64 = 256.0;
+/// Additional width of the slow side for architectures with few rows (latent attention). The value
+/// is an assumption.
+const RARE_ARCHITECTURE: f64 = 0.15;
 
 /// Distances from the prediction that contain 80 % of the rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,8 +29,10 @@ pub struct Spreads {
     pub dense: ByFamiliarity,
     pub small: ByFamiliarity,
     pub experts: ByFamiliarity,
+    pub long: ByFamiliarity,
     pub batched: ByFamiliarity,
     pub prefill: ByFamiliarity,
+    pub short_prompts: ByFamiliarity,
     /// Tiers without any row.
     pub unmeasured: Unmeasured,
 }
@@ -41,15 +54,44 @@ impl Unmeasured {
     }
 }
 
-/// Half-widths by what was measured: the bin, the release, or neither.
+/// Distances of the tenth percentile of speed (slow) and of the ninetieth (fast) from the median, as
+/// logarithms.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sides {
+    pub slow: f64,
+    pub fast: f64,
+}
+
+impl Sides {
+    /// Returns the larger of both widths on each side.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            slow: self.slow.max(other.slow),
+            fast: self.fast.max(other.fast),
+        }
+    }
+
+    /// Returns whether the interval contains a figure at ln(measured / predicted) of speed.
+    pub fn contain(self, error: f64) -> bool {
+        (-self.slow..=self.fast).contains(&error)
+    }
+
+    /// Returns the interval around the median of a rate.
+    pub(super) fn around_rate(self, rate: f64) -> Interval {
+        Interval::around(rate, self.slow, self.fast)
+    }
+}
+
+/// Widths by what was measured: the bin, the release, or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ByFamiliarity {
-    pub both: f64,
-    pub release_only: f64,
-    pub neither: f64,
+    pub both: Sides,
+    pub release_only: Sides,
+    pub neither: Sides,
     #[serde(rename = "strange")]
-    pub unmeasured_tier: f64,
+    pub unmeasured_tier: Sides,
 }
 
 /// Measured parts of a case.
@@ -70,15 +112,19 @@ pub enum Stratum {
     Dense,
     Small,
     Experts,
+    /// Long contexts of all architectures.
+    Long,
     Batched,
 }
 
 impl Stratum {
-    pub const ALL: [Self; 4] = [Self::Dense, Self::Small, Self::Experts, Self::Batched];
+    pub const ALL: [Self; 5] = [Self::Dense, Self::Small, Self::Experts, Self::Long, Self::Batched];
 
     pub fn of(work: &StepWork) -> Self {
         if work.batch > 1.0 {
             Self::Batched
+        } else if work.context_tokens >= f64::from(LONG_CONTEXT_TOKENS) {
+            Self::Long
         } else if work.expert_layers > 0.0 {
             Self::Experts
         } else if work.active_billions < SMALL_MODEL_BILLIONS {
@@ -93,6 +139,7 @@ impl Stratum {
             Self::Dense => "dense",
             Self::Small => "dense below 2.5B",
             Self::Experts => "experts",
+            Self::Long => "context from 8,000 tokens",
             Self::Batched => "batch > 1",
         }
     }
@@ -133,7 +180,7 @@ impl Familiarity {
 }
 
 impl ByFamiliarity {
-    pub fn of(&self, familiarity: Familiarity) -> f64 {
+    pub fn of(&self, familiarity: Familiarity) -> Sides {
         match familiarity {
             Familiarity::Both => self.both,
             Familiarity::ReleaseOnly => self.release_only,
@@ -149,6 +196,7 @@ impl Spreads {
             Stratum::Dense => &self.dense,
             Stratum::Small => &self.small,
             Stratum::Experts => &self.experts,
+            Stratum::Long => &self.long,
             Stratum::Batched => &self.batched,
         }
     }
@@ -159,18 +207,41 @@ impl Spreads {
         work: &StepWork,
         chip: &ChipVariant,
         build: &EngineBuild,
-    ) -> f64 {
-        self.stratum(Stratum::of(work))
-            .of(Familiarity::of(parameters, &self.unmeasured, chip, build))
+    ) -> Sides {
+        let familiarity = Familiarity::of(parameters, &self.unmeasured, chip, build);
+        let sides = self.stratum(Stratum::of(work)).of(familiarity);
+        if work.latent_layers > 0.0 {
+            Sides {
+                slow: sides.slow.hypot(RARE_ARCHITECTURE),
+                ..sides
+            }
+        } else {
+            sides
+        }
+    }
+
+    /// Returns the widths of prompts with this number of tokens that are not cached.
+    pub fn prompts(&self, tokens: f64) -> &ByFamiliarity {
+        if is_short_prompt(tokens) {
+            &self.short_prompts
+        } else {
+            &self.prefill
+        }
     }
 
     pub(super) fn prefill(
         &self,
         parameters: &DecodeParameters,
+        tokens: f64,
         chip: &ChipVariant,
         build: &EngineBuild,
-    ) -> f64 {
-        self.prefill
+    ) -> Sides {
+        self.prompts(tokens)
             .of(Familiarity::of(parameters, &self.unmeasured, chip, build))
     }
+}
+
+/// Returns whether the fixed costs of a prompt have a large share of its time.
+pub fn is_short_prompt(tokens: f64) -> bool {
+    tokens < LONG_PROMPT_TOKENS
 }

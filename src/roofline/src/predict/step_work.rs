@@ -1,6 +1,6 @@
 //! Bytes and operations of one decode step.
 
-use rooflet_model::dimensions::Attention;
+use rooflet_model::dimensions::{Attention, FeedForward, ModelDimensions};
 
 use super::{ModelCost, Workload};
 
@@ -11,6 +11,8 @@ const STATE_PASSES: f64 = 2.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepWork {
     pub batch: f64,
+    /// Tokens in the cache of each sequence.
+    pub context_tokens: f64,
     /// Bytes of weights that every step reads, of routed experts, of KV caches, and of linear
     /// layers' states.
     pub dense: f64,
@@ -18,9 +20,15 @@ pub struct StepWork {
     pub kv: f64,
     /// Bytes of the KV caches, counted once per query head.
     pub attended: f64,
+    /// The same figures of layers with latent attention.
+    pub latent: f64,
+    pub latent_attended: f64,
     pub states: f64,
     /// Parameters that one token is multiplied with, in 10⁹.
     pub active_billions: f64,
+    /// Weights of routed experts that the step reads, in 10⁹, and the width of an expert.
+    pub expert_billions: f64,
+    pub expert_width: f64,
     pub bits_per_weight: f64,
     pub super_blocks: bool,
     pub native_floats: bool,
@@ -34,6 +42,7 @@ pub struct StepWork {
     pub windowed_layers: f64,
     pub expert_layers: f64,
     pub linear_layers: f64,
+    pub latent_layers: f64,
 }
 
 impl StepWork {
@@ -44,12 +53,18 @@ impl StepWork {
         let dense = model.weights.every_step.0 as f64;
         let mut work = Self {
             batch: sequences,
+            context_tokens: f64::from(workload.context_tokens),
             dense,
             experts: (model.weights.streamed(dimensions, batch).0 as f64 - dense).max(0.0),
             kv: 0.0,
             attended: 0.0,
+            latent: 0.0,
+            latent_attended: 0.0,
             states: 0.0,
             active_billions: dimensions.active_parameters() as f64 / 1e9,
+            expert_billions: dimensions.expert_parameters() as f64 / 1e9
+                * dimensions.touched_expert_share(batch),
+            expert_width: expert_width(dimensions),
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
             super_blocks: model.weights.super_blocks,
@@ -60,6 +75,7 @@ impl StepWork {
             windowed_layers: 0.0,
             expert_layers: dimensions.expert_layers() as f64,
             linear_layers: dimensions.linear_layers() as f64,
+            latent_layers: 0.0,
         };
         for layer in &dimensions.layers {
             let bytes = layer
@@ -84,8 +100,9 @@ impl StepWork {
                     }
                 }
                 Attention::Latent { heads, .. } => {
-                    work.kv += bytes;
-                    work.attended += bytes * f64::from(heads);
+                    work.latent += bytes;
+                    work.latent_attended += bytes * f64::from(heads);
+                    work.latent_layers += 1.0;
                     work.queries_per_key += f64::from(heads) / work.layers;
                 }
             }
@@ -94,6 +111,18 @@ impl StepWork {
     }
 
     pub(super) fn bytes(&self) -> f64 {
-        self.dense + self.experts + self.kv + self.states
+        self.dense + self.experts + self.kv + self.latent + self.states
     }
+}
+
+/// Returns the width of the routed experts; 0 if there are none.
+fn expert_width(dimensions: &ModelDimensions) -> f64 {
+    let width = dimensions
+        .layers
+        .iter()
+        .find_map(|layer| match layer.feed_forward {
+            FeedForward::Experts { intermediate, .. } => Some(intermediate),
+            FeedForward::Dense { .. } => None,
+        });
+    f64::from(width.unwrap_or(0))
 }

@@ -87,6 +87,51 @@ fn without_flash_attention_each_query_head_adds_traffic() {
     }
 }
 
+/// itsmostafa/inference-speed-tests lists these rates of an M4 Max for short prompts and for prompts
+/// of about 22,000 tokens. The models have 4, 8, 8 and 20 query heads per key head; the last model
+/// has latent attention.
+#[test]
+fn long_contexts_cost_more_with_more_query_heads_per_key_head() {
+    let chip = chip::find("M4 Max", Some(40), None).unwrap();
+    let mlx4 = WeightFormat::Affine { bits: 4, group: 64 };
+    for (name, format, (short, fast), (long, slow)) in [
+        ("qwen3-8b", mlx4, (272, 95.88), (22_769, 51.91)),
+        ("gpt-oss-20b", WeightFormat::Mxfp4, (329, 121.02), (22_076, 91.09)),
+        ("qwen3-coder-next", mlx4, (272, 90.59), (22_708, 72.63)),
+        ("glm-4.7-flash", mlx4, (267, 87.53), (21_928, 46.59)),
+    ] {
+        let step = |context| {
+            let work = workload(1, context, 512);
+            let hardware = Hardware::Chip(chip);
+            let model = model(name, format);
+            let decode = Prediction::new(Parameters::built_in(), hardware, Engine::Mlx, &model, work).decode;
+            decode.tokens_per_second.p50.recip()
+        };
+        let slowdown = step(long) / step(short) / (fast / slow);
+        assert!((slowdown - 1.0).abs() < 0.12, "{name}: {slowdown}");
+    }
+}
+
+/// The first token of Qwen3-Coder-Next (45 GB) for 16 tokens took 114 ms on an M4 Max
+/// (itsmostafa/inference-speed-tests). An idle engine makes the weights resident first.
+#[test]
+fn warm_engine_needs_no_residency() {
+    let chip = chip::find("M4 Max", Some(40), None).unwrap();
+    let model = model("qwen3-coder-next", WeightFormat::Affine { bits: 4, group: 64 });
+    let first_token = |build: EngineBuild| {
+        let work = workload(1, 16, 16);
+        let prediction = Prediction::new(Parameters::built_in(), Hardware::Chip(chip), build, &model, work);
+        prediction.prefill.first_token_seconds
+    };
+    let warm = first_token(EngineBuild::named(Engine::Mlx, "mlx-lm", "2026"));
+    assert!((warm.p50 / 0.114 - 1.0).abs() < 0.3, "{warm:?}");
+    let idle = first_token(EngineBuild::named(Engine::Mlx, "mlx-lm", "2026").idle());
+    assert!(idle.p50 > warm.p50 + 0.1, "{idle:?}");
+    let unknown = first_token(Engine::Mlx.into());
+    assert_eq!(unknown.p50, warm.p50);
+    assert!(unknown.p90 >= idle.p50, "{unknown:?}");
+}
+
 /// Prefill kernels compute whole tiles for each expert, independent of the number of sequences that
 /// use it.
 #[test]

@@ -14,12 +14,16 @@ use rooflet_roofline::cases::{Case, CaseError, REQUIRED, Row};
 use rooflet_roofline::predict::{Parameters, Prediction};
 
 /// Columns added to every row.
-const ADDED: [&str; 6] = [
+const ADDED: [&str; 10] = [
     "decode_tps_p10",
     "decode_tps_p50",
     "decode_tps_p90",
+    "prefill_tps_p10",
     "prefill_tps_p50",
+    "prefill_tps_p90",
+    "ttft_ms_p10",
     "ttft_ms_p50",
+    "ttft_ms_p90",
     "basis",
 ];
 
@@ -129,13 +133,24 @@ fn predicted(
     let prediction = case.predict(parameters);
     let rate = case.reported_rate(&prediction, parameters);
     let Prediction { decode, prefill } = prediction;
-    let known = |value: String| if case.prompt_known { value } else { String::new() };
+    let known = |value: f64| {
+        if case.prompt_known {
+            format!("{value:.2}")
+        } else {
+            String::new()
+        }
+    };
+    let first_token = prefill.first_token_seconds.scale(1e3);
     let cells = [
         format!("{:.3}", rate.p10),
         format!("{:.3}", rate.p50),
         format!("{:.3}", rate.p90),
-        known(format!("{:.2}", prefill.tokens_per_second.p50)),
-        known(format!("{:.2}", prefill.first_token_seconds.p50 * 1e3)),
+        known(prefill.tokens_per_second.p10),
+        known(prefill.tokens_per_second.p50),
+        known(prefill.tokens_per_second.p90),
+        known(first_token.p10),
+        known(first_token.p50),
+        known(first_token.p90),
         decode.basis.as_str().to_owned(),
     ];
     Ok((cells, case.remarks))
