@@ -131,7 +131,7 @@ impl Validation {
         }
     }
 
-    /// Returns the half-widths that contain [`INTERVAL_SHARE`] of the rows.
+    /// Returns the widths of both sides, with [`TAIL_SHARE`] of the rows beyond each.
     pub(super) fn spreads(&self) -> Spreads {
         self.spreads_without_fold("")
     }

@@ -257,14 +257,14 @@ fn nomination_survives_absence_of_its_node() {
     let create = |line: &str| Event::Create {
         line: line.to_owned(),
     };
-    let large = "of=d0 model=large strategy=SloSlack rate=19 priority=0";
+    let large = "of=d0 model=large strategy=SloSlack rate=25 priority=0";
     let tiny = "of=d0 model=tiny strategy=SloSlack priority=0";
     let events = [
         create(large),
         create(tiny),
         create(tiny),
         Event::Decide,
-        create("of=d1 model=large strategy=SloSlack rate=19 priority=1"),
+        create("of=d1 model=large strategy=SloSlack rate=25 priority=1"),
         Event::Decide,
         Event::Ready { replica: 0 },
         create(tiny),

@@ -358,7 +358,7 @@ fn rejected_offers_have_a_reason_and_a_distance() {
 #[test]
 fn too_few_available_macs_are_rejected_with_the_carried_part() {
     let offers = rejected(json!({
-        "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 1, "promptTokens": 800, "answerTokens": 250}],
+        "demand": [{"model": "qwen3-8b", "quantization": "mlx4", "requestsPerSecond": 2, "promptTokens": 800, "answerTokens": 250}],
         "fleet": {"macs": [{"chip": "M4", "memory": "16Gi", "count": 0}]},
         "catalogue": [
             {"name": "two", "chip": "M4", "memory": "16Gi", "price": 100, "available": 2},
