@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::calibrator::Calibrator;
+use crate::calibrator::{Calibrator, operating_system};
 use crate::config::AgentConfig;
 use crate::connection::ConnectionState;
 use crate::control_plane::{ControlPlane, FinalReport};
@@ -362,7 +362,11 @@ impl Agent {
             models: platform.models,
             used_models: None,
             prefetches: BTreeMap::new(),
-            calibrator: Calibrator::new(self.state.clone()),
+            calibrator: Calibrator::new(
+                self.state.clone(),
+                operating_system(&self.identity),
+                self.clock.now(),
+            ),
             recorder: outputs.recorder,
             metrics: self.metrics.clone(),
             changes: shared.changes.clone(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::models::ModelProblem;
 use crate::node::pressure::Pressure;
 use crate::replica::{ReplicaKey, Report};
-use rooflet_api::v1alpha1::{Calibration, DownloadSpeed, NodeModel};
+use rooflet_api::v1alpha1::{Calibration, CalibrationReset, DownloadSpeed, NodeModel};
 use rooflet_api::wire::EngineInfo;
 use rooflet_base::units::Bytes;
 
@@ -21,6 +21,8 @@ pub struct Reports {
     pub models_problem: Option<ModelProblem>,
     /// Calibration of predictions by the node's own requests.
     pub calibrations: Vec<Calibration>,
+    /// Last deletion of the calibrations.
+    pub calibration_reset: Option<CalibrationReset>,
     /// Memory reserved for replicas.
     pub reserved: Bytes,
     /// Maximum of the sum of the disk limits that replicas set for cached prefixes.

@@ -9,6 +9,7 @@
 mod least_squares;
 mod parameter_vector;
 mod plot;
+mod replay;
 mod report;
 mod rows;
 mod validate;
@@ -33,6 +34,8 @@ pub struct Fitted {
     pub parameters: String,
     /// Text of the section on errors in `docs/roofline.md`.
     pub report: String,
+    /// Text of the replay of calibration in `docs/roofline.md`.
+    pub replay: String,
     /// Plots by file name.
     pub plots: Vec<(String, String)>,
 }
@@ -61,6 +64,7 @@ pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
     Ok(Fitted {
         parameters: rounded(&parameters),
         report: report::write(&table, &validation, &second),
+        replay: replay::write(rows, &validation),
         plots: plot::all(rows, &validation),
     })
 }

@@ -9,6 +9,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 const REPORT_FROM: &str = "<!-- from here written by `cargo xtask fit-roofline` -->";
 const REPORT_TO: &str = "<!-- to here -->";
+const REPLAY_FROM: &str = "<!-- replay of calibration, written by `cargo xtask fit-roofline` -->";
+const REPLAY_TO: &str = "<!-- end of the replay -->";
 
 fn main() -> ExitCode {
     match run() {
@@ -38,16 +40,21 @@ fn run() -> Result<()> {
     )?;
     let page = root.join("docs/roofline.md");
     let text = read(&page)?;
-    let replaced = text
-        .split_once(REPORT_FROM)
-        .and_then(|(before, rest)| Some((before, rest.split_once(REPORT_TO)?.1)))
-        .map(|(before, after)| format!("{before}{REPORT_FROM}\n\n{}\n{REPORT_TO}{after}", fitted.report))
+    let replaced = between(&text, (REPORT_FROM, REPORT_TO), &fitted.report)
+        .and_then(|text| between(&text, (REPLAY_FROM, REPLAY_TO), &fitted.replay))
         .with_context(|| format!("{page} has no markers around its generated tables"))?;
     write(&page, &replaced)?;
     for (name, plot) in &fitted.plots {
         write(&root.join("docs/roofline").join(name), plot)?;
     }
     Ok(())
+}
+
+/// Replaces the text between two markers. Returns `None` without the markers.
+fn between(text: &str, (from, to): (&str, &str), new: &str) -> Option<String> {
+    let (before, rest) = text.split_once(from)?;
+    let (_, after) = rest.split_once(to)?;
+    Some(format!("{before}{from}\n\n{new}\n{to}{after}"))
 }
 
 fn read(path: &Utf8Path) -> Result<String> {

@@ -21,7 +21,7 @@ use self::refusal::percent;
 pub use self::suggestion::{Suggestion, shorter, suggestions};
 use crate::disk::{DiskDemand, NodeDisk};
 use crate::memory::{Demand, Held, NodeMemory, Reservation, ServedModel, admit};
-use crate::predict::calibration::Calibration;
+use crate::predict::calibration::{Calibration, calibrated_first_token, calibrated_rate};
 use crate::predict::{
     Basis, Constraint, DecodePrediction, Engine, Hardware, Interval, ModelCost, Parameters,
     PrefillPrediction, Workload,
@@ -107,8 +107,9 @@ impl NodeCapacity<'_> {
 /// Speed of a replica on an otherwise idle chip.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// Tokens per second of each stream, with all streams at full context.
+    /// Tokens per second of each stream, with all streams at a context of `context_tokens`.
     pub decode: Interval,
+    pub context_tokens: u32,
     pub bytes_per_token: f64,
     /// Seconds to the first token of a prompt of `prompt_tokens`.
     pub first_token: Interval,
@@ -154,6 +155,7 @@ impl Speed {
         let prefill = PrefillPrediction::new(parameters, hardware, &build, cost, workload);
         Self {
             decode: decode.tokens_per_second,
+            context_tokens: request.demand.context_tokens,
             bytes_per_token: decode.bytes_per_token,
             first_token: prefill.first_token_seconds,
             prompt_tokens,
@@ -164,17 +166,14 @@ impl Speed {
         }
     }
 
-    /// Applies the calibration for models with the same weight bits.
+    /// Corrects the speed of a model by runs on its node.
     pub fn calibrated(self, model: &ModelCost, calibrations: &[Calibration]) -> Self {
-        let Some(calibration) = Calibration::of(calibrations, model) else {
-            return self;
-        };
         let corrected = |basis: Basis, calibrated: Option<Interval>| match calibrated {
             Some(_) => basis.corrected(),
             None => basis,
         };
-        let decode = calibration.decode(self.decode);
-        let first_token = calibration.first_token(self.first_token);
+        let decode = calibrated_rate(calibrations, model, self.context_tokens, self.decode);
+        let first_token = calibrated_first_token(calibrations, model, self.prompt_tokens, self.first_token);
         Self {
             decode: decode.unwrap_or(self.decode),
             basis: corrected(self.basis, decode),

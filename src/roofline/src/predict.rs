@@ -14,7 +14,7 @@ mod step_work;
 
 use crate::chip::ChipVariant;
 pub use build::EngineBuild;
-use calibration::Calibration;
+use calibration::{Calibration, calibrated_first_token, calibrated_rate};
 pub use decode::DecodePrediction;
 pub use machine::MeasuredMachine;
 pub use parameters::Parameters;
@@ -210,19 +210,18 @@ impl Prediction {
         }
     }
 
-    /// Applies the calibration for models with the same weight bits.
-    pub fn calibrated(mut self, model: &ModelCost, calibrations: &[Calibration]) -> Self {
-        let Some(calibration) = Calibration::of(calibrations, model) else {
-            return self;
-        };
+    /// Corrects the prediction for this workload by runs on the machine.
+    pub fn calibrated(mut self, model: &ModelCost, workload: Workload, calibrations: &[Calibration]) -> Self {
         let Self { decode, prefill } = &mut self;
-        if let Some(rate) = calibration.decode(decode.tokens_per_second) {
+        let rate = decode.tokens_per_second;
+        if let Some(rate) = calibrated_rate(calibrations, model, workload.context_tokens, rate) {
             let streams = decode.aggregate_tokens_per_second.p50 / decode.tokens_per_second.p50;
             decode.tokens_per_second = rate;
             decode.aggregate_tokens_per_second = rate.scale(streams);
             decode.basis = decode.basis.corrected();
         }
-        if let Some(seconds) = calibration.first_token(prefill.first_token_seconds) {
+        let seconds = prefill.first_token_seconds;
+        if let Some(seconds) = calibrated_first_token(calibrations, model, workload.prompt_tokens, seconds) {
             let tokens = prefill.first_token_seconds.p50 * prefill.tokens_per_second.p50;
             prefill.first_token_seconds = seconds;
             prefill.tokens_per_second = seconds.recip().scale(tokens);

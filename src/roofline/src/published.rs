@@ -3,11 +3,13 @@
 
 mod model;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use crate::admission::{AdmissionRequest, FirstTokenObjective, Objectives, Speed, Suggestion, Verdict};
 use crate::chip;
 use crate::disk::DiskDemand;
 use crate::memory::{Demand, Reservation, ServedModel, largest_where};
-use crate::predict::calibration::Calibration;
+use crate::predict::calibration::{ArchitectureClass, Calibration, Observation};
 use crate::predict::{Engine, Hardware, Interval, MeasuredMachine, Parameters};
 use rooflet_api::conditions::{PROBE_EXPIRED, condition_type};
 use rooflet_api::v1alpha1 as api;
@@ -226,30 +228,90 @@ pub fn predicted_prefill(prompt_tokens: f64, speed: &Speed) -> api::PredictedPre
 
 /// Returns an entry of `FleetNode.status.calibrations`.
 pub fn publish_calibration(calibration: &Calibration) -> api::Calibration {
+    let (decode, first_token) = (calibration.decode(), calibration.first_token());
+    let runs = |runs: &[Observation]| runs.iter().map(published_run).collect();
+    let ratios = |runs: &[Observation]| runs.iter().map(|run| four_places(run.log_time_ratio)).collect();
+    let is_of_model = calibration.architecture.is_some();
     api::Calibration {
+        architecture: calibration.architecture.map(published_class),
+        weights_bytes: calibration.weights.0,
         weight_bits: calibration.weight_bits,
-        log_time_ratios: calibration
-            .decode_errors()
-            .iter()
-            .copied()
-            .map(four_places)
-            .collect(),
-        log_first_token_ratios: calibration
-            .first_token_errors()
-            .iter()
-            .copied()
-            .map(four_places)
-            .collect(),
+        decode: if is_of_model { runs(decode) } else { Vec::new() },
+        first_token: if is_of_model {
+            runs(first_token)
+        } else {
+            Vec::new()
+        },
+        log_time_ratios: if is_of_model { Vec::new() } else { ratios(decode) },
+        log_first_token_ratios: if is_of_model {
+            Vec::new()
+        } else {
+            ratios(first_token)
+        },
+    }
+}
+
+fn published_run(run: &Observation) -> api::CalibrationRun {
+    api::CalibrationRun {
+        tokens: run.tokens,
+        log_time_ratio: four_places(run.log_time_ratio),
+        observed_at: run.observed_at.map(Time),
+        weight: run.weight,
+    }
+}
+
+fn published_class(class: ArchitectureClass) -> api::ArchitectureClass {
+    match class {
+        ArchitectureClass::Dense => api::ArchitectureClass::Dense,
+        ArchitectureClass::Small => api::ArchitectureClass::Small,
+        ArchitectureClass::Linear => api::ArchitectureClass::Linear,
+        ArchitectureClass::Experts => api::ArchitectureClass::Experts,
+        ArchitectureClass::LinearExperts => api::ArchitectureClass::LinearExperts,
+        ArchitectureClass::Latent => api::ArchitectureClass::Latent,
+    }
+}
+
+impl From<api::ArchitectureClass> for ArchitectureClass {
+    fn from(class: api::ArchitectureClass) -> Self {
+        match class {
+            api::ArchitectureClass::Dense => Self::Dense,
+            api::ArchitectureClass::Small => Self::Small,
+            api::ArchitectureClass::Linear => Self::Linear,
+            api::ArchitectureClass::Experts => Self::Experts,
+            api::ArchitectureClass::LinearExperts => Self::LinearExperts,
+            api::ArchitectureClass::Latent => Self::Latent,
+        }
+    }
+}
+
+impl From<&api::CalibrationRun> for Observation {
+    fn from(run: &api::CalibrationRun) -> Self {
+        Self {
+            tokens: run.tokens,
+            log_time_ratio: run.log_time_ratio,
+            observed_at: run.observed_at.as_ref().map(|time| time.0),
+            weight: run.weight,
+        }
     }
 }
 
 impl From<&api::Calibration> for Calibration {
     fn from(calibration: &api::Calibration) -> Self {
-        Self::published(
-            calibration.weight_bits,
-            &calibration.log_time_ratios,
-            &calibration.log_first_token_ratios,
-        )
+        match calibration.architecture {
+            Some(class) => Self::published(
+                class.into(),
+                Bytes(calibration.weights_bytes),
+                calibration.weight_bits,
+                calibration.decode.iter().map(Observation::from),
+                calibration.first_token.iter().map(Observation::from),
+            ),
+            // An object of an earlier version.
+            None => Self::of_weight_bits(
+                calibration.weight_bits,
+                &calibration.log_time_ratios,
+                &calibration.log_first_token_ratios,
+            ),
+        }
     }
 }
 
@@ -285,6 +347,7 @@ mod tests {
     use super::model::PublishedError;
     use super::*;
     use crate::predict::ModelCost;
+    use crate::predict::calibration::calibrated_rate;
     use rooflet_api::v1alpha1::{MAX_LAYERS, NodeModel};
     use rooflet_model::dimensions::Layer;
     use rooflet_model::kv_cache::KvBits;
@@ -386,6 +449,55 @@ mod tests {
             assert_eq!(found, dimensions, "{name}");
             assert_eq!(back.cost.weights, weights);
         }
+    }
+
+    /// Object that an agent of an earlier version published.
+    #[test]
+    fn calibrations_of_an_earlier_version_apply_and_round_trip() {
+        let published = serde_json::json!([
+            {"weightBits": 4, "logTimeRatios": [0.1, 0.12, 0.11, 0.1], "logFirstTokenRatios": [0.3]},
+            {"weightBits": 8, "logTimeRatios": [0.2]},
+        ]);
+        let status: FleetNodeStatus =
+            serde_json::from_value(serde_json::json!({"calibrations": published})).unwrap();
+        let read = calibrations(&status);
+        let shapes = ShapeFile::parse(SHAPES).unwrap();
+        let dimensions = shapes.dimensions("sliding").unwrap();
+        let weights = Weights::estimate(&dimensions, WeightFormat::Affine { bits: 4, group: 64 });
+        let cost = ModelCost { dimensions, weights };
+        let rate = Interval::around(50.0, 0.15, 0.15);
+        let corrected = calibrated_rate(&read, &cost, 1000, rate).unwrap();
+        assert!(
+            (corrected.p50 / 50.0 * 0.105f64.exp() - 1.0).abs() < 0.01,
+            "{corrected:?}"
+        );
+        let again: Vec<_> = read.iter().map(publish_calibration).collect();
+        assert_eq!(again, status.calibrations);
+    }
+
+    #[test]
+    fn calibrations_of_a_model_round_trip() {
+        let published = serde_json::json!([{
+            "architecture": "LinearExperts", "weightsBytes": 44_000_000_000_u64, "weightBits": 4,
+            "decode": [
+                {"tokens": 272.0, "logTimeRatio": 0.004, "observedAt": "2026-11-01T10:00:00Z", "weight": 0.5},
+                {"tokens": 22708.0, "logTimeRatio": 0.1133, "observedAt": "2026-11-15T10:00:00Z", "weight": 1.0},
+            ],
+            "firstToken": [
+                {"tokens": 2000.0, "logTimeRatio": -0.2, "observedAt": "2026-11-15T10:00:00Z", "weight": 1.0},
+            ],
+        }]);
+        let read: Vec<api::Calibration> = serde_json::from_value(published.clone()).unwrap();
+        let again: Vec<_> = read
+            .iter()
+            .map(|calibration| publish_calibration(&Calibration::from(calibration)))
+            .collect();
+        assert_eq!(serde_json::to_value(&again).unwrap(), published);
+        // Impossible figures of a foreign writer are dropped.
+        let mut broken = read[0].clone();
+        broken.decode[0].log_time_ratio = 9.0;
+        broken.decode[1].weight = -1.0;
+        assert_eq!(Calibration::from(&broken).decode(), []);
     }
 
     #[test]

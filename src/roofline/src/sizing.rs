@@ -171,7 +171,7 @@ impl Fit {
         let predict = |workload: Workload| {
             let (hardware, cost) = machine.hardware.zip(cost.as_ref())?;
             let prediction = Prediction::new(parameters, hardware, service.engine, cost, workload);
-            Some(prediction.calibrated(cost, &machine.calibrations))
+            Some(prediction.calibrated(cost, workload, &machine.calibrations))
         };
         let prediction = predict(service.workload());
         let first_token_variants = prediction.as_ref().map(|prediction| {
@@ -428,7 +428,7 @@ mod tests {
         let plain = evaluate(&llama_8b(), service(4096, 2, 16), &machine)
             .prediction
             .unwrap();
-        machine.calibrations = vec![Calibration::published(4, &[0.2; 32], &[0.3; 32])];
+        machine.calibrations = vec![Calibration::of_weight_bits(4, &[0.2; 32], &[0.3; 32])];
         let calibrated = evaluate(&llama_8b(), service(4096, 2, 16), &machine)
             .prediction
             .unwrap();

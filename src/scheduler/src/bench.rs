@@ -8,7 +8,8 @@ use super::request::{ReplicaKey, ReplicaRequest};
 use crate::placement::bind::{bind_all, decide_all};
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::v1alpha1::{
-    Calibration, FleetNode, FleetNodeSpec, FleetNodeStatus, ModelSource, NodeModel, PlacementSpec,
+    ArchitectureClass, Calibration, CalibrationRun, FleetNode, FleetNodeSpec, FleetNodeStatus, ModelSource,
+    NodeModel, PlacementSpec,
 };
 use rooflet_base::units::Bytes;
 use rooflet_model::kv_cache::KvBits;
@@ -163,9 +164,16 @@ fn node(index: usize, models: &[NodeModel], own_calibration: bool) -> FleetNode 
     let mut node = mac(index, chip, cores, gib, models);
     if own_calibration && let Some(status) = &mut node.status {
         status.calibrations.push(Calibration {
+            architecture: Some(ArchitectureClass::Dense),
+            weights_bytes: 1,
             weight_bits: 4,
-            log_time_ratios: vec![index as f64 * 1e-6],
-            log_first_token_ratios: Vec::new(),
+            decode: vec![CalibrationRun {
+                tokens: 1000.0,
+                log_time_ratio: index as f64 * 1e-6,
+                observed_at: None,
+                weight: 1.0,
+            }],
+            ..Calibration::default()
         });
     }
     node

@@ -58,6 +58,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
         },
         probe: published_probe(facts.probe),
         calibrations: reports.calibrations.clone(),
+        calibration_reset: reports.calibration_reset.clone(),
         summary: NodeSummary {
             memory: format!("{}/{}", gibibytes(usable), gibibytes(total)),
             bandwidth: {

@@ -53,7 +53,7 @@ impl SyncLoop {
                 prediction,
                 progress.as_ref().and_then(|progress| progress.status.as_ref()),
             ) {
-                self.calibrator.observe(key, status, model, hardware);
+                self.calibrator.observe(key, status, model, hardware, now);
             }
             let undisturbed = |progress: &Progress| {
                 let status = progress.status.as_ref();
@@ -123,6 +123,7 @@ impl SyncLoop {
             models,
             models_problem,
             calibrations: observed.calibrations.iter().map(publish_calibration).collect(),
+            calibration_reset: self.calibrator.reset().cloned(),
             reserved: seen
                 .values()
                 .filter(|seen| seen.worker != WorkerState::None)

@@ -175,7 +175,7 @@ impl SyncLoop {
         let probed = probe.last.map(|last| last.report.engine);
         let engine = self.workers.engine().or(probed);
         let calibrations = match engine.as_ref().zip(hardware).filter(|_| self.computes_here) {
-            Some((engine, hardware)) => self.calibrator.current(engine, hardware).to_vec(),
+            Some((engine, hardware)) => self.calibrator.current(engine, hardware, now).to_vec(),
             None => Vec::new(),
         };
         let replicas = self.workers.observe();

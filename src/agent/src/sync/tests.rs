@@ -129,7 +129,7 @@ impl Fixture {
             models: Models::new(ModelDirectory::new(Some(models)), ComputeType::Float32),
             used_models: None,
             prefetches: BTreeMap::new(),
-            calibrator: Calibrator::new(state),
+            calibrator: Calibrator::new(state, String::new(), Timestamp::UNIX_EPOCH),
             memory_watch,
             recorder: None,
             metrics: AgentMetrics::register(&Registry::new()).unwrap(),

@@ -165,6 +165,10 @@ pub struct FleetNodeStatus {
     /// Measured speed of real requests on this node with the current engine. Corrects predictions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calibrations: Vec<Calibration>,
+    /// Last deletion of the calibrations, because the engine, the operating system or the basis of
+    /// predictions changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration_reset: Option<CalibrationReset>,
     /// Figures as short texts for the columns of `kubectl get`.
     pub summary: NodeSummary,
     /// Base URL at which the agent accepts requests for its replicas.
@@ -209,19 +213,80 @@ pub struct Chip {
     pub development: bool,
 }
 
-/// Ratios of measured to predicted speed for models with the same weight format.
+/// Ratios of measured to predicted time for one model on a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Calibration {
+    /// Class of the model's architecture. Corrections of one class are similar. Unset in objects of
+    /// earlier versions, whose ratios apply to all models with the same weight bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<ArchitectureClass>,
+    /// Bytes of the model's weights in memory, as in `status.models`. Models of one class with equal
+    /// weights share a calibration.
+    pub weights_bytes: u64,
     /// Bits of a weight without scales, such as 4.
     pub weight_bits: u32,
-    /// Natural logarithm of (measured / predicted time per token) of the last runs, oldest first. A
-    /// run is the median over several requests; each request belongs to one run.
+    /// Last runs of decode, oldest first. A run is the median over several requests; each request
+    /// belongs to one run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub decode: Vec<CalibrationRun>,
+    /// Last runs of the time to first token, for requests that used the engine alone, without
+    /// queueing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub first_token: Vec<CalibrationRun>,
+    /// Deprecated: use `decode`. Natural logarithm of (measured / predicted time per token) of the
+    /// last runs, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_time_ratios: Vec<f64>,
-    /// Natural logarithm of (measured / predicted time to first token), for requests that used the
-    /// engine alone, without queueing.
+    /// Deprecated: use `firstToken`. Natural logarithm of (measured / predicted time to first
+    /// token).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_first_token_ratios: Vec<f64>,
+}
+
+/// Class of model architectures whose predictions have similar errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ArchitectureClass {
+    /// Without experts.
+    Dense,
+    /// Without experts and below 2.5 billion parameters, so that kernel launches dominate.
+    Small,
+    /// Without experts; linear (recurrent) attention in some layers.
+    Linear,
+    /// Mixture of experts.
+    Experts,
+    /// Mixture of experts; linear (recurrent) attention in some layers.
+    LinearExperts,
+    /// Multi-head latent attention.
+    Latent,
+}
+
+/// Measured run of a model on a node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CalibrationRun {
+    /// Mean number of cached tokens of a sequence during decode, or length of the prompts in tokens.
+    pub tokens: f64,
+    /// Natural logarithm of (measured / predicted time).
+    pub log_time_ratio: f64,
+    /// Time of the measurement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_at: Option<Time>,
+    /// Number of current runs that this run counts as. It starts at 1 and halves every 14 days; the
+    /// agent updates it once per day.
+    pub weight: f64,
+}
+
+/// Deletion of a node's calibrations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CalibrationReset {
+    /// EngineChanged, OperatingSystemChanged or PredictionBasisChanged.
+    pub reason: String,
+    /// Former and current value.
+    pub message: String,
+    /// Time of the deletion.
+    pub time: Time,
 }
 
 /// Data sheet of a chip. Nothing in it was measured.

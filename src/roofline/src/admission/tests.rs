@@ -250,7 +250,7 @@ proptest! {
         let model = model(name);
         let bits = weight_bits(&model.cost);
         let calibrations: Vec<_> = errors
-            .map(|(decode, first_token)| Calibration::published(bits, &[decode; 8], &[first_token; 8]))
+            .map(|(decode, first_token)| Calibration::of_weight_bits(bits, &[decode; 8], &[first_token; 8]))
             .into_iter()
             .collect();
         let mut request = request(&model, context, streams, decode);

@@ -1,48 +1,102 @@
-//! Calibration of predictions by runs on a node: one factor of decode and one of the first token
-//! per weight format, between predicted and measured times. A node has one chip; a new release of
-//! its engine resets the calibration.
+//! Calibration of predictions by runs on a node: errors of decode and of the first token, by model
+//! and context.
 //!
-//! The prior of the logarithm of measured/predicted time is the interval of the prediction, so a
-//! few runs change it slightly and many runs dominate. Errors of runs follow Student's t, so a
-//! disturbed run has almost no influence.
+//! [`shrinkage`] has the estimate: corrections are shared by the models of a node, more by the
+//! models of an architecture class, and most by the runs of a model. A node has one chip; a new
+//! release of its engine or operating system resets the calibration.
 
+pub mod shrinkage;
+
+use k8s_openapi::jiff::Timestamp;
+
+use self::shrinkage::{Estimate, ModelId, Sample, Shrinkage};
 use super::{Interval, ModelCost};
-use rooflet_base::quantile::{nearest, sorted};
+use rooflet_base::units::Bytes;
+use rooflet_model::dimensions::{Attention, ModelDimensions};
 
-/// Number of runs that are kept. Older runs had another driver, temperature or cooling.
-const MAX_RUNS: usize = 32;
-/// Degrees of freedom of a run's error in Student's t.
-const DEGREES_OF_FREEDOM: f64 = 3.0;
+/// Maximum number of runs of a model at similar contexts, which are within a factor of two.
+const MAX_RUNS: usize = 8;
+/// Maximum number of a model's runs.
+const MAX_RUNS_OF_MODEL: usize = 32;
+/// Maximum number of models of a node.
+const MAX_MODELS: usize = 8;
+/// Time after which a run counts half, in days. Assumed, because no series of runs of one machine
+/// is published: twice the validity of a probe.
+const HALF_LIFE_DAYS: f64 = 14.0;
+/// Weight below which a run is deleted, after about eight weeks.
+const MIN_WEIGHT: f64 = 0.0625;
+const DAY_SECONDS: f64 = 86_400.0;
 /// Standard deviations between the median and the tenth percentile.
 const DEVIATIONS_TO_P10: f64 = 1.2816;
 /// Minimum tokens of a run. Shorter answers are dominated by the first step.
 const MIN_TOKENS: u64 = 32;
 /// Minimum tokens of a prompt. Shorter prompts are dominated by the fixed part of the first token.
 const MIN_PROMPT_TOKENS: u64 = 256;
-/// Maximum ratio of measured and predicted time. A larger one belongs to another machine or model.
+/// Maximum ratio of measured and predicted time, and of a correction. A larger one belongs to
+/// another machine or model.
 const MAX_FACTOR: f64 = 4.0;
-/// Number of iterations; the weights converge in a few.
-const STEPS: usize = 50;
+/// Active parameters, in 10⁹, below which launches dominate the time of a dense model.
+const SMALL_MODEL_BILLIONS: f64 = 2.5;
 
-/// Deviations of a measured quantity, as logarithms.
+/// Deviations of a measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Measure {
-    /// Deviation of one run.
-    run_deviation: f64,
-    /// Deviation between models, contexts and temperatures of one node.
+    shrinkage: Shrinkage,
+    /// Deviation that no number of runs removes: temperatures and loads of one node differ.
     open_deviation: f64,
 }
 
-const DECODE: Measure = Measure {
-    run_deviation: 0.03,
+/// Deviations for decode: the best of those that the replay of `cargo xtask fit-roofline` compares.
+pub const DECODE: Shrinkage = Shrinkage {
+    node_share: 0.4,
+    class_share: 0.3,
+    slope: 0.03,
+    run: 0.03,
+};
+
+const DECODE_MEASURE: Measure = Measure {
+    shrinkage: DECODE,
     open_deviation: 0.015,
 };
-/// The values are assumptions, because no such runs are published. Prompts differ more in length
-/// than contexts do, and one factor covers all of them.
-const FIRST_TOKEN: Measure = Measure {
-    run_deviation: 0.05,
+/// The deviations of a run and of the open part are assumptions, because no such runs are
+/// published. The shares are those of decode.
+const FIRST_TOKEN_MEASURE: Measure = Measure {
+    shrinkage: Shrinkage { run: 0.05, ..DECODE },
     open_deviation: 0.05,
 };
+
+/// Class of architectures whose predictions have similar errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ArchitectureClass {
+    Dense,
+    /// Without experts and with few parameters, so that kernel launches dominate.
+    Small,
+    /// Linear (recurrent) attention in some layers.
+    Linear,
+    Experts,
+    /// Experts, and linear attention in some layers.
+    LinearExperts,
+    /// Multi-head latent attention.
+    Latent,
+}
+
+impl ArchitectureClass {
+    pub fn of(dimensions: &ModelDimensions) -> Self {
+        let any = |is: fn(&Attention) -> bool| dimensions.layers.iter().any(|layer| is(&layer.attention));
+        let is_latent = any(|attention| matches!(attention, Attention::Latent { .. }));
+        let is_linear = any(|attention| matches!(attention, Attention::GatedDelta { .. }));
+        let has_experts = dimensions.expert_parameters() > 0;
+        let is_small = (dimensions.active_parameters() as f64) < SMALL_MODEL_BILLIONS * 1e9;
+        match (has_experts, is_linear) {
+            _ if is_latent => Self::Latent,
+            (true, true) => Self::LinearExperts,
+            (true, false) => Self::Experts,
+            (false, _) if is_small => Self::Small,
+            (false, true) => Self::Linear,
+            (false, false) => Self::Dense,
+        }
+    }
+}
 
 /// Measured run of a model on a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +106,8 @@ pub struct Run {
     pub predicted: f64,
     /// Number of measured tokens.
     pub tokens: u64,
+    /// Mean number of cached tokens of a sequence.
+    pub context_tokens: f64,
     /// Maximum rate by the bandwidth of the data sheet. `None` without a data sheet.
     pub ceiling: Option<f64>,
 }
@@ -90,285 +146,337 @@ impl UnusableRun {
     }
 }
 
-/// Calibration of one node for one weight format.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Calibration {
-    /// Weight format; see [`weight_bits`].
-    pub weight_bits: u32,
-    /// ln(measured / predicted time) of the last runs, oldest first.
-    decode: Vec<f64>,
-    first_token: Vec<f64>,
+/// Error of a past run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Observation {
+    /// Mean context of decode, or length of the prompts.
+    pub tokens: f64,
+    /// ln(measured / predicted time).
+    pub log_time_ratio: f64,
+    /// `None` for a run of an earlier version, which recorded no times.
+    pub observed_at: Option<Timestamp>,
+    /// Number of current runs that this run counts as, 0 to 1; see [`Calibration::age`].
+    pub weight: f64,
 }
 
-/// Returns the weight format for calibrations: integer bits of the weights that every step reads,
-/// such as 4 for 4 bits with scales.
-pub fn weight_bits(model: &ModelCost) -> u32 {
+impl Observation {
+    fn is_possible(&self) -> bool {
+        self.log_time_ratio.abs() <= MAX_FACTOR.ln()
+            && self.tokens.is_finite()
+            && (0.0..=1.0).contains(&self.weight)
+    }
+
+    /// Returns a number that is equal for contexts within a factor of two.
+    fn octave(&self) -> i32 {
+        self.tokens.max(1.0).log2().floor() as i32
+    }
+
+    fn sample(&self, model: ModelId) -> Sample {
+        Sample {
+            model,
+            tokens: self.tokens,
+            error: self.log_time_ratio,
+            weight: self.weight,
+        }
+    }
+}
+
+/// Runs of one model on a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// `None` for runs of an earlier version, which did not record the model: they apply to models
+    /// with the same weight bits.
+    pub architecture: Option<ArchitectureClass>,
+    /// Weights in memory, which identify the model together with its class. Models with equal
+    /// weights are equally fast.
+    pub weights: Bytes,
+    /// Weight format; see [`weight_bits`].
+    pub weight_bits: u32,
+    decode: Vec<Observation>,
+    first_token: Vec<Observation>,
+}
+
+/// Returns the weight format: integer bits of the weights that every step reads, such as 4 for 4
+/// bits with scales.
+pub(crate) fn weight_bits(model: &ModelCost) -> u32 {
     let parameters = model.dimensions.core_parameters() as f64;
     (model.weights.every_step.0 as f64 * 8.0 / parameters).floor() as u32
 }
 
 impl Calibration {
-    pub fn new(weight_bits: u32) -> Self {
+    fn new(model: &ModelCost) -> Self {
         Self {
-            weight_bits,
+            architecture: Some(ArchitectureClass::of(&model.dimensions)),
+            weights: model.weights.resident(),
+            weight_bits: weight_bits(model),
             decode: Vec::new(),
             first_token: Vec::new(),
         }
     }
 
-    /// Creates a calibration from published figures. Impossible values are dropped.
-    pub fn published(weight_bits: u32, decode: &[f64], first_token: &[f64]) -> Self {
-        let last = |errors: &[f64]| {
-            let possible = |error: &&f64| error.abs() <= MAX_FACTOR.ln();
-            let kept: Vec<_> = errors.iter().filter(possible).copied().collect();
-            kept[kept.len().saturating_sub(MAX_RUNS)..].to_vec()
+    /// Creates a calibration from published runs, oldest first. Impossible values are dropped.
+    pub(crate) fn published(
+        architecture: ArchitectureClass,
+        weights: Bytes,
+        weight_bits: u32,
+        decode: impl IntoIterator<Item = Observation>,
+        first_token: impl IntoIterator<Item = Observation>,
+    ) -> Self {
+        Self {
+            architecture: Some(architecture),
+            weights,
+            weight_bits,
+            decode: possible(decode),
+            first_token: possible(first_token),
+        }
+    }
+
+    /// Creates a calibration from the published figures of an earlier version: one list of errors
+    /// per weight format.
+    pub(crate) fn of_weight_bits(weight_bits: u32, decode: &[f64], first_token: &[f64]) -> Self {
+        let runs = |errors: &[f64]| {
+            let run = |error: &f64| Observation {
+                tokens: 0.0,
+                log_time_ratio: *error,
+                observed_at: None,
+                weight: 1.0,
+            };
+            possible(errors.iter().map(run))
         };
         Self {
+            architecture: None,
+            weights: Bytes::ZERO,
             weight_bits,
-            decode: last(decode),
-            first_token: last(first_token),
+            decode: runs(decode),
+            first_token: runs(first_token),
         }
     }
 
-    /// Returns the calibration for models like `model`.
-    pub fn of<'a>(calibrations: &'a [Self], model: &ModelCost) -> Option<&'a Self> {
-        let bits = weight_bits(model);
-        calibrations
-            .iter()
-            .find(|calibration| calibration.weight_bits == bits)
+    /// Returns whether the runs belong to this model.
+    fn is_of(&self, model: &ModelCost) -> bool {
+        self.architecture == Some(ArchitectureClass::of(&model.dimensions))
+            && self.weights == model.weights.resident()
     }
 
-    /// Adds a run. If the run is unusable, the calibration does not change.
-    pub fn observe(&mut self, run: &Run) -> Result<(), UnusableRun> {
-        let Run {
-            measured, predicted, ..
-        } = *run;
-        if run.tokens < MIN_TOKENS {
-            return Err(UnusableRun::TooShort { tokens: run.tokens });
-        }
-        if let Some(ceiling) = run.ceiling.filter(|ceiling| measured > *ceiling) {
-            return Err(UnusableRun::AboveRoofline { measured, ceiling });
-        }
-        push_error(&mut self.decode, predicted / measured)
-            .ok_or(UnusableRun::Implausible { measured, predicted })
-    }
-
-    /// Adds a measured prefill. If it is unusable, the calibration does not change.
-    pub fn observe_prefill(&mut self, run: &PrefillRun) -> Result<(), UnusableRun> {
-        let PrefillRun {
-            measured,
-            predicted,
-            prompt_tokens,
-        } = *run;
-        if prompt_tokens < MIN_PROMPT_TOKENS as f64 {
-            return Err(UnusableRun::ShortPrompts {
-                tokens: prompt_tokens,
-            });
-        }
-        push_error(&mut self.first_token, measured / predicted)
-            .ok_or(UnusableRun::Implausible { measured, predicted })
-    }
-
-    /// Returns ln(measured / predicted time per token), oldest first.
-    pub fn decode_errors(&self) -> &[f64] {
+    /// Returns the runs of decode, oldest first.
+    pub fn decode(&self) -> &[Observation] {
         &self.decode
     }
 
-    /// Returns ln(measured / predicted time to first token), oldest first.
-    pub fn first_token_errors(&self) -> &[f64] {
+    /// Returns the runs of the first token, oldest first.
+    pub fn first_token(&self) -> &[Observation] {
         &self.first_token
     }
 
-    /// Returns the calibrated decode rate, or `None` without runs.
-    pub fn decode(&self, rate: Interval) -> Option<Interval> {
-        let (factor, spread) = posterior_factor(&self.decode, rate, DECODE)?;
-        Some(Interval::around(rate.p50 * (-factor).exp(), spread, spread))
+    fn is_empty(&self) -> bool {
+        self.decode.is_empty() && self.first_token.is_empty()
     }
 
-    /// Returns the calibrated time to first token, or `None` without runs.
-    pub fn first_token(&self, seconds: Interval) -> Option<Interval> {
-        let (factor, spread) = posterior_factor(&self.first_token, seconds, FIRST_TOKEN)?;
-        Some(Interval::around(seconds.p50 * factor.exp(), spread, spread))
+    fn last_observed(&self) -> Option<Timestamp> {
+        let runs = self.decode.iter().chain(&self.first_token);
+        runs.filter_map(|run| run.observed_at).max()
     }
-}
 
-/// Adds a run that took `ratio` times the predicted time. Returns `None` if the ratio is
-/// implausible.
-fn push_error(errors: &mut Vec<f64>, ratio: f64) -> Option<()> {
-    let error = ratio.ln();
-    if error.is_nan() || error.abs() > MAX_FACTOR.ln() {
-        return None;
-    }
-    if errors.len() == MAX_RUNS {
-        errors.remove(0);
-    }
-    errors.push(error);
-    Some(())
-}
-
-/// Returns the logarithm of the correction of the predicted time, and the half-width of the
-/// corrected interval.
-fn posterior_factor(errors: &[f64], predicted: Interval, measure: Measure) -> Option<(f64, f64)> {
-    if errors.is_empty() {
-        return None;
-    }
-    let prior = ((predicted.p90 / predicted.p10).ln() / 2.0 / DEVIATIONS_TO_P10).max(measure.open_deviation);
-    let (factor, deviation) = posterior(errors, prior, measure.run_deviation);
-    let spread = DEVIATIONS_TO_P10 * deviation.hypot(measure.open_deviation).min(prior);
-    Some((factor, spread))
-}
-
-/// Returns mean and deviation of the logarithm, given the deviation of the prior. The iteration
-/// starts at the median run, so that it converges to the majority of the runs. Between two groups
-/// of runs, the likelihood may have no maximum.
-fn posterior(errors: &[f64], prior: f64, run_deviation: f64) -> (f64, f64) {
-    let prior_precision = prior.powi(-2);
-    let middle = nearest(&sorted(errors.iter().copied()), 0.5).unwrap_or_default();
-    let mut mean = middle * (1.0 - (errors.len() as f64).recip());
-    let mut precision = prior_precision;
-    for _ in 0..STEPS {
-        let (mut weighted, mut weights) = (0.0, 0.0);
-        for error in errors {
-            let scaled = (error - mean) / run_deviation;
-            let weight =
-                (DEGREES_OF_FREEDOM + 1.0) / (DEGREES_OF_FREEDOM + scaled * scaled) * run_deviation.powi(-2);
-            weighted += weight * error;
-            weights += weight;
+    /// Updates the weights of all runs, in steps of one day, and deletes those that no longer
+    /// count. Runs without a time count as observed now.
+    fn age(&mut self, now: Timestamp) {
+        for runs in [&mut self.decode, &mut self.first_token] {
+            for run in runs.iter_mut() {
+                let observed_at = *run.observed_at.get_or_insert(now);
+                let days = (now.duration_since(observed_at).as_secs_f64() / DAY_SECONDS).floor();
+                let weight = 0.5f64.powf(days.max(0.0) / HALF_LIFE_DAYS);
+                run.weight = (weight * 1e3).round() / 1e3;
+            }
+            runs.retain(|run| run.weight > MIN_WEIGHT);
         }
-        precision = prior_precision + weights;
-        mean = weighted / precision;
     }
-    (mean, precision.recip().sqrt())
+}
+
+/// Updates the weights of all runs of a node and deletes outdated ones.
+pub fn age(calibrations: &mut Vec<Calibration>, now: Timestamp) {
+    for calibration in calibrations.iter_mut() {
+        calibration.age(now);
+    }
+    calibrations.retain(|calibration| !calibration.is_empty());
+}
+
+/// Adds a run of a model. If the run is unusable, the calibrations do not change.
+pub fn observe(
+    calibrations: &mut Vec<Calibration>,
+    model: &ModelCost,
+    run: &Run,
+    now: Timestamp,
+) -> Result<(), UnusableRun> {
+    let Run {
+        measured, predicted, ..
+    } = *run;
+    if run.tokens < MIN_TOKENS {
+        return Err(UnusableRun::TooShort { tokens: run.tokens });
+    }
+    if let Some(ceiling) = run.ceiling.filter(|ceiling| measured > *ceiling) {
+        return Err(UnusableRun::AboveRoofline { measured, ceiling });
+    }
+    let observation = observed(run.context_tokens, predicted / measured, now)
+        .ok_or(UnusableRun::Implausible { measured, predicted })?;
+    push(&mut of_model(calibrations, model).decode, observation);
+    Ok(())
+}
+
+/// Adds a measured prefill of a model. If it is unusable, the calibrations do not change.
+pub fn observe_prefill(
+    calibrations: &mut Vec<Calibration>,
+    model: &ModelCost,
+    run: &PrefillRun,
+    now: Timestamp,
+) -> Result<(), UnusableRun> {
+    let PrefillRun {
+        measured,
+        predicted,
+        prompt_tokens,
+    } = *run;
+    if prompt_tokens < MIN_PROMPT_TOKENS as f64 {
+        return Err(UnusableRun::ShortPrompts {
+            tokens: prompt_tokens,
+        });
+    }
+    let observation = observed(prompt_tokens, measured / predicted, now)
+        .ok_or(UnusableRun::Implausible { measured, predicted })?;
+    push(&mut of_model(calibrations, model).first_token, observation);
+    Ok(())
+}
+
+/// Returns the calibration of a model, which is added if needed. At the maximum number of models,
+/// it replaces the model whose last run is the oldest.
+fn of_model<'a>(calibrations: &'a mut Vec<Calibration>, model: &ModelCost) -> &'a mut Calibration {
+    let known = calibrations
+        .iter()
+        .position(|calibration| calibration.is_of(model));
+    let index = known.unwrap_or_else(|| {
+        // Runs of the model itself replace those of an earlier version.
+        let bits = weight_bits(model);
+        calibrations.retain(|known| known.architecture.is_some() || known.weight_bits != bits);
+        while calibrations.len() >= MAX_MODELS {
+            let oldest = (0..calibrations.len()).min_by_key(|index| calibrations[*index].last_observed());
+            calibrations.remove(oldest.unwrap_or_default());
+        }
+        calibrations.push(Calibration::new(model));
+        calibrations.len() - 1
+    });
+    &mut calibrations[index]
+}
+
+/// Returns the decode rate of a model at this context, corrected by the runs of the node, or `None`
+/// if no run applies.
+pub(crate) fn calibrated_rate(
+    calibrations: &[Calibration],
+    model: &ModelCost,
+    context_tokens: u32,
+    rate: Interval,
+) -> Option<Interval> {
+    let samples = samples(calibrations, model, Calibration::decode);
+    let Estimate { mean, deviation } =
+        DECODE_MEASURE.correction(&samples, model, f64::from(context_tokens), rate)?;
+    Some(Interval::around(rate.p50 * (-mean).exp(), deviation, deviation))
+}
+
+/// Returns the time to the first token of a prompt of this length, corrected by the runs of the
+/// node, or `None` if no run applies.
+pub(crate) fn calibrated_first_token(
+    calibrations: &[Calibration],
+    model: &ModelCost,
+    prompt_tokens: u32,
+    seconds: Interval,
+) -> Option<Interval> {
+    let samples = samples(calibrations, model, Calibration::first_token);
+    let Estimate { mean, deviation } =
+        FIRST_TOKEN_MEASURE.correction(&samples, model, f64::from(prompt_tokens), seconds)?;
+    Some(Interval::around(seconds.p50 * mean.exp(), deviation, deviation))
+}
+
+impl Measure {
+    /// Returns the correction of a predicted time, and the half-width of the corrected interval.
+    fn correction(
+        &self,
+        samples: &[Sample],
+        model: &ModelCost,
+        tokens: f64,
+        predicted: Interval,
+    ) -> Option<Estimate> {
+        if samples.is_empty() {
+            return None;
+        }
+        let half_width = (predicted.p90 / predicted.p10).ln() / 2.0;
+        let prior = (half_width / DEVIATIONS_TO_P10).max(self.open_deviation);
+        let Estimate { mean, deviation } = self.shrinkage.estimate(samples, model_id(model), tokens, prior);
+        Some(Estimate {
+            mean: mean.clamp(-MAX_FACTOR.ln(), MAX_FACTOR.ln()),
+            deviation: DEVIATIONS_TO_P10 * deviation.hypot(self.open_deviation).min(prior),
+        })
+    }
+}
+
+/// Returns the runs that apply to a model. Runs without a known model apply to models with the same
+/// weight bits as if they were runs of that model.
+fn samples(
+    calibrations: &[Calibration],
+    model: &ModelCost,
+    runs: fn(&Calibration) -> &[Observation],
+) -> Vec<Sample> {
+    let (own, bits) = (model_id(model), weight_bits(model));
+    let id = |calibration: &Calibration| match calibration.architecture {
+        Some(class) => Some(ModelId {
+            class,
+            number: calibration.weights.0,
+        }),
+        None => (calibration.weight_bits == bits).then_some(own),
+    };
+    calibrations
+        .iter()
+        .filter_map(|calibration| Some((id(calibration)?, runs(calibration))))
+        .flat_map(|(id, runs)| runs.iter().map(move |run| run.sample(id)))
+        .collect()
+}
+
+fn model_id(model: &ModelCost) -> ModelId {
+    ModelId {
+        class: ArchitectureClass::of(&model.dimensions),
+        number: model.weights.resident().0,
+    }
+}
+
+/// Returns a run that took `ratio` times the predicted time, or `None` if it is implausible.
+fn observed(tokens: f64, ratio: f64, now: Timestamp) -> Option<Observation> {
+    let observation = Observation {
+        tokens: tokens.round(),
+        log_time_ratio: ratio.ln(),
+        observed_at: Some(now),
+        weight: 1.0,
+    };
+    observation.is_possible().then_some(observation)
+}
+
+/// Returns the possible runs up to their maximum numbers.
+fn possible(runs: impl IntoIterator<Item = Observation>) -> Vec<Observation> {
+    let mut kept = Vec::new();
+    for run in runs.into_iter().filter(Observation::is_possible) {
+        push(&mut kept, run);
+    }
+    kept
+}
+
+/// Adds the newest run. At a maximum, the run replaces the oldest run at a similar context, or else
+/// the oldest one.
+fn push(runs: &mut Vec<Observation>, run: Observation) {
+    let is_similar = |known: &Observation| known.octave() == run.octave();
+    if runs.iter().filter(|known| is_similar(known)).count() >= MAX_RUNS {
+        let oldest = runs.iter().position(is_similar).unwrap_or_default();
+        runs.remove(oldest);
+    }
+    if runs.len() >= MAX_RUNS_OF_MODEL {
+        runs.remove(0);
+    }
+    runs.push(run);
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const PREDICTED: Interval = Interval {
-        p10: 45.24,
-        p50: 50.0,
-        p90: 55.26,
-    };
-
-    fn run(measured: f64) -> Run {
-        Run {
-            measured,
-            predicted: 50.0,
-            tokens: 200,
-            ceiling: Some(80.0),
-        }
-    }
-
-    fn after(measured: impl IntoIterator<Item = f64>) -> Interval {
-        let mut calibration = Calibration::new(4);
-        for rate in measured {
-            calibration.observe(&run(rate)).unwrap();
-        }
-        calibration.decode(PREDICTED).unwrap_or(PREDICTED)
-    }
-
-    /// Returns the calibrated time after runs with these first-token times, for a predicted time of
-    /// two seconds.
-    fn first_token_after(measured: impl IntoIterator<Item = f64>) -> Option<Interval> {
-        let mut calibration = Calibration::new(4);
-        for seconds in measured {
-            let run = PrefillRun {
-                measured: seconds,
-                predicted: 2.0,
-                prompt_tokens: 1000.0,
-            };
-            calibration.observe_prefill(&run).unwrap();
-        }
-        calibration.first_token(Interval::around(2.0, 0.3, 0.3))
-    }
-
-    #[test]
-    fn runs_move_and_narrow_the_prediction() {
-        let few = after([46.0]);
-        let many = after([46.0; 10]);
-        assert!(46.0 < few.p50 && few.p50 < 50.0, "{few:?}");
-        assert!((many.p50 / 46.0 - 1.0).abs() < 0.005, "{many:?}");
-        let width = |interval: Interval| interval.p90 / interval.p10;
-        assert!(width(many) < width(few) && width(few) < width(PREDICTED));
-        assert_eq!(Calibration::new(4).decode(PREDICTED), None);
-    }
-
-    #[test]
-    fn first_token_has_a_separate_factor() {
-        assert_eq!(first_token_after([]), None);
-        let (few, many) = (
-            first_token_after([3.0]).unwrap(),
-            first_token_after([3.0; 10]).unwrap(),
-        );
-        assert!(2.0 < few.p50 && few.p50 < 3.0, "{few:?}");
-        assert!((many.p50 / 3.0 - 1.0).abs() < 0.01, "{many:?}");
-        assert!(many.p90 / many.p10 < few.p90 / few.p10);
-        let mut calibration = Calibration::new(4);
-        let mut reason = |measured, prompt_tokens| {
-            let run = PrefillRun {
-                measured,
-                predicted: 2.0,
-                prompt_tokens,
-            };
-            calibration.observe_prefill(&run).unwrap_err().reason()
-        };
-        assert_eq!(reason(2.0, 255.0), "TooFewTokens");
-        assert_eq!(reason(9.0, 1000.0), "Implausible");
-        assert_eq!(reason(0.0, 1000.0), "Implausible");
-        assert_eq!(calibration, Calibration::new(4));
-    }
-
-    #[test]
-    fn rejects_short_and_implausible_runs() {
-        let mut calibration = Calibration::new(4);
-        let mut reason = |run: Run| calibration.observe(&run).unwrap_err().reason();
-        assert_eq!(
-            reason(Run {
-                tokens: 5,
-                ..run(50.0)
-            }),
-            "TooFewTokens"
-        );
-        assert_eq!(reason(run(90.0)), "AboveRoofline");
-        assert_eq!(reason(run(3.0)), "Implausible");
-        assert_eq!(reason(run(f64::NAN)), "Implausible");
-        assert_eq!(calibration.decode_errors(), &[] as &[f64]);
-    }
-
-    proptest! {
-        #[test]
-        fn one_bad_run_has_little_influence(
-            truth in 40.0f64..60.0, good in 4usize..30, bad in 13.0f64..79.0, at in 0usize..30,
-        ) {
-            let mut runs = vec![truth; good];
-            runs.insert(at.min(good), bad);
-            let disturbed = after(runs).p50;
-            let clean = after(vec![truth; good]).p50;
-            prop_assert!((disturbed / clean - 1.0).abs() < 0.02, "{disturbed} {clean}");
-        }
-
-        #[test]
-        fn one_bad_first_token_has_little_influence(
-            truth in 1.4f64..2.8, good in 5usize..30, bad in 0.6f64..7.9, at in 0usize..30,
-        ) {
-            let mut runs = vec![truth; good];
-            runs.insert(at.min(good), bad);
-            let disturbed = first_token_after(runs).unwrap().p50;
-            let clean = first_token_after(vec![truth; good]).unwrap().p50;
-            prop_assert!((disturbed / clean - 1.0).abs() < 0.04, "{disturbed} {clean}");
-        }
-
-        #[test]
-        fn interval_stays_in_order_and_never_widens(
-            rates in proptest::collection::vec(13.0f64..80.0, 0..100),
-        ) {
-            let interval = after(rates);
-            prop_assert!(interval.p10.is_finite() && 0.0 < interval.p10);
-            prop_assert!(interval.p10 <= interval.p50 && interval.p50 <= interval.p90);
-            prop_assert!(interval.p90 / interval.p10 <= PREDICTED.p90 / PREDICTED.p10 * 1.001);
-        }
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::cli::{Failure, default_data_dir, ui};
-use rooflet_agent::calibrator::stored;
+use rooflet_agent::calibrator::{operating_system, stored};
 use rooflet_agent::models::ComputeType;
 use rooflet_agent::node::last_report;
 use rooflet_api::v1alpha1::{Chip, PlausibilityVerdict, Probe};
@@ -145,9 +145,13 @@ fn this_machine(report: Option<ProbeReport>, memory: Option<Bytes>, engine: Engi
     let mut notes = Vec::new();
     let hardware = speed(chip, live.total, report.as_ref(), engine, &mut notes);
     let calibrations = match (&report, hardware) {
-        (Some(report), Some(hardware)) if engine == Engine::Mlx => {
-            stored(&state_dir(), &report.engine, hardware)
-        }
+        (Some(report), Some(hardware)) if engine == Engine::Mlx => stored(
+            &state_dir(),
+            &report.engine,
+            &operating_system(&identity),
+            hardware,
+            Clock::System.now(),
+        ),
         (_, _) => Vec::new(),
     };
     let is_measured = memory.is_none() && (working_set.is_some() || chip.development);
