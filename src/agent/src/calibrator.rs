@@ -604,6 +604,7 @@ mod tests {
         );
         see(&mut calibrator, &worker(200, 0.9, "2"));
         assert_eq!(runs(&mut calibrator, "2"), 1);
+        drop(calibrator);
         let reopened = open(&directory);
         assert_eq!(reset_reason(&reopened), Some("EngineChanged"), "after a restart");
     }

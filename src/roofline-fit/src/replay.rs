@@ -133,7 +133,7 @@ fn table(
     };
     writeln!(
         page,
-        "\nBest deviations on all nodes: {}. Used: {}.",
+        "\nBest deviations on all nodes: {}.\nUsed: {}.",
         of(on_all),
         of(DECODE)
     )
@@ -195,7 +195,7 @@ fn nodes(rows: &[Measurement], validation: &Validation) -> Vec<Vec<Replayed>> {
         };
         let count = numbers.len() as u64;
         let number = *numbers.entry((&row.model, &row.format)).or_insert(count);
-        let half_width = spreads.stratum(prediction.stratum).of(prediction.familiarity);
+        let sides = spreads.stratum(prediction.stratum).of(prediction.familiarity);
         let key = (&row.chip().name, row.chip().gpu_cores, row.case.build.release());
         nodes.entry(key).or_default().push(Replayed {
             model: row.model.clone(),
@@ -208,7 +208,7 @@ fn nodes(rows: &[Measurement], validation: &Validation) -> Vec<Vec<Replayed>> {
                 error,
                 weight: 1.0,
             },
-            prior: half_width / DEVIATIONS_TO_P10,
+            prior: f64::midpoint(sides.slow, sides.fast) / DEVIATIONS_TO_P10,
         });
     }
     nodes.into_values().filter(|rows| rows.len() > 1).collect()

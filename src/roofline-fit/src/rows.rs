@@ -38,6 +38,7 @@ const BATCH_FACTOR: f64 = 1.5;
 #[derive(Debug, Clone)]
 pub(crate) struct Measurement {
     pub model: String,
+    pub format: String,
     /// `A` for a table with its method, `B` for an anecdote.
     pub quality: String,
     /// True for rows of the first data set. The second set was collected later, from new sources.
@@ -78,6 +79,7 @@ impl Measurement {
         };
         Ok(Self {
             model: optional(row, "model_key").unwrap_or_default().to_owned(),
+            format: optional(row, "quant").unwrap_or_default().to_owned(),
             quality: optional(row, "quality").unwrap_or_default().to_owned(),
             first_set: !optional(row, ID).is_some_and(|id| id.starts_with(SECOND_SET)),
             step: StepWork::new(&case.model, case.workload),

@@ -422,6 +422,9 @@ fn samples(
     model: &ModelCost,
     runs: fn(&Calibration) -> &[Observation],
 ) -> Vec<Sample> {
+    if calibrations.is_empty() {
+        return Vec::new();
+    }
     let (own, bits) = (model_id(model), weight_bits(model));
     let id = |calibration: &Calibration| match calibration.architecture {
         Some(class) => Some(ModelId {
