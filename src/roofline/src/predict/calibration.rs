@@ -50,7 +50,7 @@ struct Measure {
 pub const DECODE: Shrinkage = Shrinkage {
     node_share: 0.4,
     class_share: 0.3,
-    slope: 0.03,
+    slope: 0.06,
     run: 0.03,
 };
 
