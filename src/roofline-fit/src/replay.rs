@@ -166,7 +166,7 @@ fn best(outcomes: &[Vec<Outcome>], held_out: Option<usize>) -> usize {
             .enumerate()
             .filter(|(node, _)| Some(*node) != held_out);
         kept.flat_map(|(_, outcome)| outcome.values())
-            .map(mean_loss)
+            .map(|errors| mean_loss(errors))
             .sum()
     };
     let losses: Vec<f64> = outcomes.iter().map(loss).collect();
@@ -177,7 +177,7 @@ fn best(outcomes: &[Vec<Outcome>], held_out: Option<usize>) -> usize {
     smallest.map_or(0, |(index, _)| index)
 }
 
-fn mean_loss(errors: &Vec<Errors>) -> f64 {
+fn mean_loss(errors: &[Errors]) -> f64 {
     let sum: f64 = errors.iter().map(|errors| errors.with.min(MAX_LOSS)).sum();
     sum / errors.len().max(1) as f64
 }
