@@ -110,6 +110,19 @@ impl LabelSelector {
         self.requirements.is_empty()
     }
 
+    /// Returns, for each requirement of a value, the texts of which the JSON of a selected object contains one.
+    /// The JSON must not contain whitespace between tokens.
+    pub fn required_texts(&self) -> impl Iterator<Item = Vec<String>> {
+        let is_exact =
+            |requirement: &&Requirement| matches!(requirement.operator, Operator::In | Operator::Equals);
+        self.requirements.iter().filter(is_exact).map(|requirement| {
+            let key = &requirement.key;
+            // Keys and values of labels contain no characters that JSON escapes.
+            let values = requirement.values.iter();
+            values.map(|value| format!("\"{key}\":\"{value}\"")).collect()
+        })
+    }
+
     /// Matches `metadata.labels` of an object.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = object.get("metadata").and_then(|metadata| metadata.get("labels"));
@@ -499,6 +512,15 @@ impl FieldSelector {
             .iter()
             .find(|term| !term.differs && term.field == field)
             .map(|term| term.value.as_str())
+    }
+
+    /// Returns values that the JSON of a selected object contains, unless a value is a default or computed.
+    pub fn required_texts(&self) -> impl Iterator<Item = &str> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        let exact = self.terms.iter().filter(|term| !term.differs);
+        exact
+            .map(|term| term.value.as_str())
+            .filter(move |value| value.chars().all(is_plain))
     }
 
     /// Matches with a lookup of fields by the caller, since some kinds rename fields. Absent fields

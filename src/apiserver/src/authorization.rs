@@ -79,6 +79,11 @@ pub trait Authorizer: Send + Sync {
 /// Restriction of allowed requests by the content of objects. Does not apply to members of
 /// `system:masters` and to the server's own controllers.
 pub trait ObjectPolicy: Send + Sync {
+    /// Returns false if the policy allows all requests of the user. Their objects are then not parsed.
+    fn restricts(&self, _user: &User) -> bool {
+        true
+    }
+
     /// Checks whether the user may read the stored object. `None` stands for a missing object. To
     /// hide the existence of objects, return the same reason in both cases.
     fn check_stored(

@@ -90,10 +90,7 @@ impl Target {
     pub(crate) fn check_stored(&self, stored: Option<&Record>) -> Result<(), ApiError> {
         match &self.by {
             None => Ok(()),
-            Some(by) => by.check_stored(
-                self.place(&self.resource.group_resource()),
-                stored.map(Record::json),
-            ),
+            Some(by) => by.check_stored(self.place(&self.resource.group_resource()), stored),
         }
     }
 
@@ -154,7 +151,7 @@ impl Engine {
         };
         match self.store.get(&namespace_key(namespace)) {
             None => Err(no_namespace(namespace)),
-            Some(record) if is_create && builtin::is_terminating(record.json()) => {
+            Some(record) if is_create && builtin::is_terminating(&record.json()) => {
                 let resource = target.resource.group_resource();
                 Err(ApiError::namespace_terminating(
                     &resource,
@@ -193,7 +190,7 @@ impl Engine {
         let namespace = target.namespace.as_deref().filter(|_| resource.namespaced);
         let in_namespace = namespace.map(|namespace| Guard {
             key: namespace_key(namespace),
-            holds: Box::new(|namespace| !builtin::is_terminating(namespace.json())),
+            holds: Box::new(|namespace| !builtin::is_terminating(&namespace.json())),
         });
         let by_definition = definition_guard(resource, |definition| !object::is_being_deleted(definition));
         let guards = in_namespace.into_iter().chain(by_definition).collect();
@@ -254,7 +251,7 @@ impl Engine {
     /// Deletes a key. Watchers receive its last value with the revision of the deletion.
     async fn remove(&self, resource: &Resource, record: &Record) -> Result<Arc<Record>, PutError> {
         let change = Change::Delete(Box::new(|revision: Revision, last: &Record| {
-            PreEncoded::new(last.json().clone()).with_resource_version(revision)
+            PreEncoded::new(Value::clone(&last.json())).with_resource_version(revision)
         }));
         let write = Write {
             key: record.key.clone(),
@@ -276,7 +273,7 @@ fn definition_guard(resource: &Resource, holds: fn(&Value) -> bool) -> Option<Gu
         key: Key::new(format!("{CRD_STORAGE}{}", version.name)),
         holds: Box::new(move |definition| {
             let definition = definition.json();
-            DefinitionVersion::of(definition) == version && holds(definition)
+            DefinitionVersion::of(&definition) == version && holds(&definition)
         }),
     })
 }

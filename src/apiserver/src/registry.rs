@@ -180,7 +180,7 @@ struct CompiledDefinition {
 
 impl CompiledDefinition {
     fn new(record: &Arc<Record>, schema_since: Revision, retired: CancellationToken) -> Self {
-        let resources = crd::resources(record.json(), schema_since, &retired);
+        let resources = crd::resources(&record.json(), schema_since, &retired);
         Self {
             record: Arc::clone(record),
             schema_since,
@@ -257,7 +257,7 @@ impl Registry {
 }
 
 fn same_spec(old: &Record, new: &Record) -> bool {
-    let (old, new) = (old.json(), new.json());
+    let (old, new) = (&old.json(), &new.json());
     object::uid(old) == object::uid(new) && old["spec"] == new["spec"]
 }
 
@@ -266,8 +266,8 @@ fn same_resources(old: &Record, new: &Record) -> bool {
     let facts = |record: &Record| {
         let definition = record.json();
         (
-            object::is_being_deleted(definition),
-            DefinitionVersion::of(definition),
+            object::is_being_deleted(&definition),
+            DefinitionVersion::of(&definition),
         )
     };
     old.modified == new.modified

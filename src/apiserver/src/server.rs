@@ -202,7 +202,7 @@ impl ApiServer {
         for definition in definitions {
             let name = object::name(definition);
             let is_established = records.iter().any(|record| {
-                object::name(record.json()) == name && crd::is_condition_true(record.json(), crd::ESTABLISHED)
+                object::name(&record.json()) == name && crd::is_condition_true(&record.json(), crd::ESTABLISHED)
             });
             if !is_established {
                 return Err(StartApiServerError::NotEstablished {

@@ -55,6 +55,10 @@ impl Authorizer for NodeAuthorizer {
 }
 
 impl ObjectPolicy for NodeAuthorizer {
+    fn restricts(&self, user: &User) -> bool {
+        object::is_restricted(user)
+    }
+
     fn check_stored(
         &self,
         user: &User,

@@ -11,6 +11,12 @@ use serde_json::Value;
 use crate::node::node_of;
 use crate::{CSR_GROUP, CSRS, LEASE_GROUP, LEASES, NODES, REPLICAS};
 
+/// Returns true if the content of objects determines the permissions of the user. Roles determine those of
+/// all other users.
+pub(crate) fn is_restricted(user: &User) -> bool {
+    node_of(user).is_some() || user.is_in(BOOTSTRAPPERS)
+}
+
 /// Checks whether the user may read the stored object. `None` stands for a missing object.
 pub(crate) fn check_stored(
     user: &User,
@@ -19,10 +25,8 @@ pub(crate) fn check_stored(
 ) -> Result<(), Forbidden> {
     let member = |field| stored.map_or("", |stored| text_of_spec(stored, field));
     let node = node_of(user);
-    // Roles decide about the objects of other users.
-    let is_restricted = node.is_some() || user.is_in(BOOTSTRAPPERS);
     match (at.group, at.resource, node) {
-        (CSR_GROUP, CSRS, _) if is_restricted => allow_if(member("username") == user.name, || {
+        (CSR_GROUP, CSRS, _) if is_restricted(user) => allow_if(member("username") == user.name, || {
             "only the author of a certificate signing request may read it".to_owned()
         }),
         (api::GROUP, REPLICAS, Some(node)) => allow_if(member("nodeName") == node, || only_replicas_of(node)),

@@ -13,6 +13,7 @@ use super::disk;
 use super::error::OpenStoreError;
 use super::medium::{self, FileMedium};
 use super::open;
+use super::parser::Parser;
 use super::state::State;
 use super::{Revision, Seal, Store, StoreConfig};
 use rooflet_base::clock::Clock;
@@ -119,10 +120,11 @@ pub fn salvage(lock: &StoreLock, config: &StoreConfig, to: &Path) -> Result<Salv
         newest.insert(row.key.clone(), row);
     }
     let last = newest.values().map(|row| row.revision).max();
+    let parser = Parser::new(config.parse);
     let (mut records, mut lost) = (Vec::new(), Vec::new());
     for row in newest.into_values().filter(|row| !row.is_deleted()) {
         let key = row.key.clone();
-        match row.record(config.parse, config.seal.as_deref()) {
+        match row.record(&parser, config.seal.as_deref()) {
             Some(record) => records.push(record),
             None => lost.push(key),
         }

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use redb::{AccessGuard, Database, ReadableDatabase, ReadableTable};
 
 use super::disk::{DELETED, LOG, Row, SEALED};
-use super::{Key, ParseValue, Record, Revision, Seal};
+use super::parser::Parser;
+use super::{Key, Record, Revision, Seal};
 
 type Entry<'a> = (AccessGuard<'a, u64>, AccessGuard<'a, Row<'static>>);
 
@@ -27,13 +28,14 @@ impl RawRow {
     }
 
     /// Returns the record, or `None` if its value is not JSON or cannot be decrypted.
-    pub(super) fn record(self, parser: ParseValue, seal: Option<&dyn Seal>) -> Option<Arc<Record>> {
+    pub(super) fn record(self, parser: &Arc<Parser>, seal: Option<&dyn Seal>) -> Option<Arc<Record>> {
         let value = match self.flags & SEALED {
             0 => self.value,
             _ => seal?.open(&self.key, &self.value).ok()?.value,
         };
-        let key = Key::new(self.key);
-        Record::parse(key, Bytes::from(value), self.created, self.revision, parser).ok()
+        let (key, value) = (Key::new(self.key), Bytes::from(value));
+        parser.parse(&value).ok()?;
+        Some(Record::new(key, value, self.created, self.revision, parser))
     }
 }
 

@@ -8,8 +8,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
+use super::parser::Parser;
 use super::state::{Garbage, State};
-use super::{Event, EventKind, Key, ParseValue, Record, Revision, Seal, SealValueError};
+use super::{Event, EventKind, Key, Record, Revision, Seal, SealValueError};
 
 /// Format of a file with encrypted values, which older versions cannot read.
 pub(super) const FORMAT: u64 = 2;
@@ -60,7 +61,7 @@ pub(super) struct Loaded {
 pub(super) fn load(
     db: &Database,
     now: Instant,
-    parser: ParseValue,
+    parser: &Arc<Parser>,
     seal: Option<&dyn Seal>,
 ) -> Result<Loaded, LoadError> {
     let txn = db.begin_read().map_err(storage)?;
@@ -92,7 +93,7 @@ fn decode(
     state: &State,
     revision: Revision,
     row: Row<'_>,
-    parser: ParseValue,
+    parser: &Arc<Parser>,
     seal: Option<&dyn Seal>,
 ) -> Result<(Event, bool), LoadError> {
     let (flags, created, previous_revision, key, value) = row;
@@ -101,7 +102,7 @@ fn decode(
         return Err(corrupt("reserved for the empty store"));
     }
     let previous = state.get(key).map(Arc::clone);
-    let key = Key::new(key);
+    let key = previous.as_ref().map_or_else(|| Key::new(key), |record| record.key.clone());
     // Compaction has deleted the predecessors of rows at or before the compacted revision.
     if revision > state.compacted()
         && previous.as_ref().map_or(0, |record| record.modified.0) != previous_revision
@@ -124,7 +125,7 @@ fn decode(
         let opened = seal.open(key.as_str(), value)?;
         (Bytes::from(opened.value), opened.is_current)
     };
-    let record = Record::load(key, value, Revision(created), revision, parser);
+    let record = Record::new(key, value, Revision(created), revision, parser);
     let event = Event {
         revision,
         kind,

@@ -19,6 +19,7 @@ mod location;
 mod medium;
 mod metrics;
 mod open;
+mod parser;
 mod record;
 mod revision;
 mod seal;

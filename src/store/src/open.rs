@@ -3,6 +3,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use redb::Database;
 
@@ -10,6 +11,7 @@ use super::damaged::{self, ReadableRows};
 use super::disk::{self, LoadError};
 use super::error::OpenStoreError;
 use super::medium::{Medium, OpenError};
+use super::parser::Parser;
 use super::state::State;
 use super::writer::Writer;
 use super::{Revision, StoreConfig};
@@ -20,16 +22,18 @@ pub(super) fn writer(
     config: &StoreConfig,
     clock: Clock,
 ) -> Result<Writer, OpenStoreError> {
-    let (database, state) = catching_panics(&*medium, || open_or_create(&*medium, config, &clock))?;
-    Ok(Writer::new(medium, database, state, config, clock))
+    let parser = Parser::new(config.parse);
+    let (database, state) = catching_panics(&*medium, || open_or_create(&*medium, config, &parser, &clock))?;
+    Ok(Writer::new(medium, database, state, parser, config, clock))
 }
 
 fn open_or_create(
     medium: &dyn Medium,
     config: &StoreConfig,
+    parser: &Arc<Parser>,
     clock: &Clock,
 ) -> Result<(Database, State), OpenFailure> {
-    if let Some(loaded) = load(medium, config, clock)? {
+    if let Some(loaded) = load(medium, config, parser, clock)? {
         let disk::Loaded { state, is_outdated } = loaded;
         if is_outdated {
             let database = replace(medium, &state, config).during("encrypting store file")?;
@@ -50,6 +54,7 @@ fn open_or_create(
 fn load(
     medium: &dyn Medium,
     config: &StoreConfig,
+    parser: &Arc<Parser>,
     clock: &Clock,
 ) -> Result<Option<disk::Loaded>, OpenFailure> {
     let Some(mut copy) = medium.inspect().during("reading store file")? else {
@@ -61,7 +66,7 @@ fn load(
         return Err(OpenFailure::Corrupt("checksums do not match".to_owned()));
     }
     let seal = config.seal.as_deref();
-    let loaded = disk::load(&copy, clock.instant(), config.parse, seal).map_err(|err| match err {
+    let loaded = disk::load(&copy, clock.instant(), parser, seal).map_err(|err| match err {
         LoadError::Sealed(err) => OpenFailure::Sealed(err.to_string()),
         LoadError::NewerFormat(found) => OpenFailure::NewerFormat(found),
         LoadError::Corrupt(detail) => OpenFailure::Corrupt(detail),
@@ -76,7 +81,8 @@ pub(super) fn read(
     config: &StoreConfig,
     clock: &Clock,
 ) -> Result<Option<State>, OpenStoreError> {
-    let loaded = catching_panics(medium, || load(medium, config, clock))?;
+    let parser = Parser::new(config.parse);
+    let loaded = catching_panics(medium, || load(medium, config, &parser, clock))?;
     Ok(loaded.map(|loaded| loaded.state))
 }
 

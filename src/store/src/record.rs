@@ -1,12 +1,13 @@
 //! `Record`, the stored value of a key, and `Event`, one change of it.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{Key, ParseValue, Revision};
+use super::parser::Parser;
+use super::{Key, Revision};
 
 /// Value of one key at revision `modified`. Immutable; shared by state, history and readers.
 pub struct Record {
@@ -15,59 +16,37 @@ pub struct Record {
     pub value: Bytes,
     pub created: Revision,
     pub modified: Revision,
-    parsed: OnceLock<Value>,
-    parser: ParseValue,
+    parser: Arc<Parser>,
 }
 
 impl Record {
-    /// Creates a record from the file, which contains only values that `parse` accepted.
-    pub(super) fn load(
+    /// Creates a record of a value that the parser accepts.
+    pub(super) fn new(
         key: Key,
         value: Bytes,
         created: Revision,
         modified: Revision,
-        parser: ParseValue,
+        parser: &Arc<Parser>,
     ) -> Arc<Self> {
-        let parsed = OnceLock::new();
         Arc::new(Self {
             key,
             value,
             created,
             modified,
-            parsed,
-            parser,
+            parser: Arc::clone(parser),
         })
-    }
-
-    /// Parses a new value once for all readers.
-    pub(super) fn parse(
-        key: Key,
-        value: Bytes,
-        created: Revision,
-        modified: Revision,
-        parser: ParseValue,
-    ) -> serde_json::Result<Arc<Self>> {
-        let parsed = OnceLock::from(parser(&value)?);
-        Ok(Arc::new(Self {
-            key,
-            value,
-            created,
-            modified,
-            parsed,
-            parser,
-        }))
     }
 
     pub fn for_tests(key: Key, value: Bytes) -> Arc<Self> {
-        Self::load(key, value, Revision::INITIAL, Revision::INITIAL, |bytes| {
-            serde_json::from_slice(bytes)
-        })
+        let parser = Parser::new(|bytes| serde_json::from_slice(bytes));
+        Self::new(key, value, Revision::INITIAL, Revision::INITIAL, &parser)
     }
 
-    /// Returns the parsed value.
-    pub fn json(&self) -> &Value {
-        self.parsed
-            .get_or_init(|| (self.parser)(&self.value).expect("committed values are valid JSON"))
+    /// Returns the parsed value. Only values that were used recently stay parsed; others are parsed
+    /// again.
+    pub fn json(&self) -> Arc<Value> {
+        let parsed = self.parser.parse(&self.value);
+        parsed.expect("committed values are valid JSON")
     }
 }
 

@@ -39,10 +39,8 @@ impl Default for HistoryLimits {
     }
 }
 
-/// Estimated memory of an event besides its value: key, counters, map and queue slots.
+/// Estimated memory of an event besides values: record, counters and queue slots.
 const EVENT_OVERHEAD_BYTES: usize = 256;
-/// Estimated memory per byte of JSON text: the text and its parsed form.
-const MEMORY_PER_VALUE_BYTE: usize = 4;
 
 /// Page of records at one revision.
 #[derive(Debug, Clone)]
@@ -295,6 +293,13 @@ fn page<'a>(mut records: impl Iterator<Item = &'a Arc<Record>>, limit: Option<us
     }
 }
 
+/// Returns the memory that only the history needs for an event, in bytes. The current records are not part
+/// of it, and consecutive events of a key share a record.
 fn cost(event: &Event) -> usize {
-    event.record.value.len() * MEMORY_PER_VALUE_BYTE + event.key().as_str().len() + EVENT_OVERHEAD_BYTES
+    let previous = event.previous.as_ref().map_or(0, |record| record.value.len());
+    let last = match event.kind {
+        EventKind::Deleted => event.record.value.len() + event.key().as_str().len(),
+        EventKind::Created | EventKind::Modified => 0,
+    };
+    previous + last + EVENT_OVERHEAD_BYTES
 }

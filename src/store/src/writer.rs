@@ -15,10 +15,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::error::{CommitError, StorageFailure};
 use super::location::{Location, MisplacedFiles};
 use super::medium::Medium;
+use super::parser::Parser;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
 use super::{
-    Change, Event, EventKind, Expect, Guard, Key, ParseValue, Record, Revision, Seal, Shared, StoreConfig,
+    Change, Event, EventKind, Expect, Guard, Key, Record, Revision, Seal, Shared, StoreConfig,
     StoreMetrics, Write, disk,
 };
 use rooflet_base::clock::Clock;
@@ -58,7 +59,7 @@ pub(super) struct Writer {
     garbage: VecDeque<Garbage>,
     history: HistoryLimits,
     metrics: StoreMetrics,
-    parse: ParseValue,
+    parser: Arc<Parser>,
     seal: Option<Arc<dyn Seal>>,
     clock: Clock,
     durable_tx: watch::Sender<Revision>,
@@ -87,13 +88,13 @@ impl Writer {
         medium: Box<dyn Medium>,
         database: Database,
         mut state: State,
+        parser: Arc<Parser>,
         config: &StoreConfig,
         clock: Clock,
     ) -> Self {
         let StoreConfig {
             history,
             ref metrics,
-            parse,
             ref seal,
             ..
         } = *config;
@@ -114,7 +115,7 @@ impl Writer {
             garbage,
             history,
             metrics: metrics.clone(),
-            parse,
+            parser,
             seal: seal.clone(),
             clock,
             durable_tx,
@@ -188,7 +189,7 @@ impl Writer {
                 .map_or(shared.state.revision(), |event| event.revision);
             (held(&key), newest.next())
         };
-        let event = Arc::new(evaluate(key, &expect, change, current, revision, self.parse)?);
+        let event = Arc::new(evaluate(key, &expect, change, current, revision, &self.parser)?);
         let record = Arc::clone(&event.record);
         batch.bytes += record.value.len();
         batch
@@ -385,7 +386,7 @@ fn evaluate(
     change: Change,
     current: Option<Arc<Record>>,
     revision: Revision,
-    parser: ParseValue,
+    parser: &Arc<Parser>,
 ) -> Result<Event, CommitError> {
     let expected = match (expect, &current) {
         (Expect::Any, _) => true,
@@ -417,8 +418,12 @@ fn evaluate(
             limit: VALUE_BYTES_MAX,
         });
     }
-    let record = Record::parse(key.clone(), value, created, revision, parser)
-        .map_err(|_| CommitError::NotJson { key })?;
+    // Watchers read the parsed value next.
+    if parser.parse(&value).is_err() {
+        return Err(CommitError::NotJson { key });
+    }
+    let key = current.as_ref().map_or(key, |record| record.key.clone());
+    let record = Record::new(key, value, created, revision, parser);
     Ok(Event {
         revision,
         kind,

@@ -118,6 +118,20 @@ fn field_selectors_compare_text_values() {
     assert_eq!(FieldSelector::parse("a!=b").unwrap().exact("a"), None);
 }
 
+#[test]
+fn required_texts_are_in_the_json_of_selected_objects() {
+    let texts = |selector: &str| -> Vec<Vec<String>> {
+        LabelSelector::parse(selector).unwrap().required_texts().collect()
+    };
+    assert_eq!(
+        texts("a.io/b=c,d in (e,f),g,!h,i!=j"),
+        [vec![r#""a.io/b":"c""#], vec![r#""d":"e""#, r#""d":"f""#]]
+    );
+    assert_eq!(texts("a="), [[r#""a":"""#]]);
+    let fields = FieldSelector::parse(r"spec.n=3,spec.m!=4,spec.a=b\,c").unwrap();
+    assert_eq!(fields.required_texts().collect::<Vec<_>>(), ["3"]);
+}
+
 proptest::proptest! {
     #[test]
     fn parsing_never_panics(text in "[ a=!,()<>inot\\\\-]{0,24}") {

@@ -12,6 +12,7 @@ use crate::authentication::{Impersonation, MASTERS, User};
 use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
+use rooflet_store::Record;
 
 /// See the module documentation.
 pub(crate) struct Rules {
@@ -228,10 +229,11 @@ impl Requestor {
     pub(crate) fn check_stored(
         &self,
         place: ObjectPlace<'_>,
-        stored: Option<&Value>,
+        stored: Option<&Record>,
     ) -> Result<(), ApiError> {
         self.check(place, |policy, resource| {
-            policy.check_stored(&self.user, resource, stored)
+            let stored = stored.map(Record::json);
+            policy.check_stored(&self.user, resource, stored.as_deref())
         })
     }
 
@@ -269,7 +271,8 @@ impl Requestor {
             return Ok(());
         }
         let resource = place.attributes();
-        for policy in &self.rules.policies {
+        let restricting = |policy: &&Arc<dyn ObjectPolicy>| policy.restricts(&self.user);
+        for policy in self.rules.policies.iter().filter(restricting) {
             check(policy.as_ref(), &resource).map_err(|Forbidden(reason)| {
                 let attributes = Attributes {
                     user: &self.user,

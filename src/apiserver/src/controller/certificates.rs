@@ -143,7 +143,7 @@ async fn settle(engine: &Engine, signers: &CertificateSigners) -> bool {
     };
     let mut is_settled = true;
     for record in &listing.records {
-        let Some(step) = next_step(record.json()) else {
+        let Some(step) = next_step(&record.json()) else {
             continue;
         };
         match advance(engine, signers, record, step).await {
@@ -151,7 +151,7 @@ async fn settle(engine: &Engine, signers: &CertificateSigners) -> bool {
             // The watch will deliver an event for the changed request.
             Err(err) if matches!(err.code(), StatusCode::CONFLICT | StatusCode::NOT_FOUND) => {}
             Err(err) => {
-                warn!(request = object::name(record.json()), error = %err, "failed to process certificate signing request");
+                warn!(request = object::name(&record.json()), error = %err, "failed to process certificate signing request");
                 is_settled = false;
             }
         }
@@ -166,8 +166,9 @@ async fn advance(
     step: Step,
 ) -> Result<(), ApiError> {
     let now = engine.clock.now();
-    let mut csr = record.json().clone();
-    let name = object::name(record.json());
+    let stored = record.json();
+    let mut csr = Value::clone(&stored);
+    let name = object::name(&stored);
     let subresource = match step {
         Step::Approve(common_name, message) => {
             let node = common_name.strip_prefix(NODE_USER_PREFIX).unwrap_or(&common_name);

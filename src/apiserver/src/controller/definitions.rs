@@ -67,17 +67,17 @@ impl CrdController {
     fn empty_terminating(&self, records: &[Arc<Record>]) {
         for record in records {
             let definition = record.json();
-            let waits = object::finalizers(definition).any(|name| name == crd::CLEANUP_FINALIZER);
-            if !object::is_being_deleted(definition) || !waits {
+            let waits = object::finalizers(&definition).any(|name| name == crd::CLEANUP_FINALIZER);
+            if !object::is_being_deleted(&definition) || !waits {
                 continue;
             }
-            let name = object::name(definition).to_owned();
+            let name = object::name(&definition).to_owned();
             let is_new = lock(&self.emptying).insert(name.clone());
             if !is_new {
                 continue;
             }
             let (engine, emptying) = (self.engine.clone(), Arc::clone(&self.emptying));
-            let (definition, stop) = (definition.clone(), self.tasks.stop_token());
+            let stop = self.tasks.stop_token();
             self.tasks.spawn_detached(async move {
                 let work = empty(&engine, &definition);
                 tokio::select! {
@@ -99,7 +99,7 @@ pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
         let Some((record, mut next)) = next_change(engine, &records) else {
             return records;
         };
-        let name = object::name(record.json()).to_owned();
+        let name = object::name(&record.json()).to_owned();
         let resource = Arc::clone(
             engine
                 .registry
@@ -107,7 +107,7 @@ pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
                 .built_in(BuiltIn::CustomResourceDefinition),
         );
         let target = Target::new(&resource, None, &name);
-        engine.track_own_status(&target, &mut next, record.json());
+        engine.track_own_status(&target, &mut next, &record.json());
         if let Err(err) = engine.replace_unconditionally(&resource, &record, next).await {
             warn!(definition = name, error = %err, "failed to update the status of a definition");
             return records;
@@ -118,14 +118,15 @@ pub(crate) async fn settle(engine: &Engine) -> Vec<Arc<Record>> {
 fn next_change(engine: &Engine, records: &[Arc<Record>]) -> Option<(Arc<Record>, Value)> {
     records.iter().find_map(|record| {
         let definition = record.json();
-        let group = object::text(definition, &["spec", "group"]);
-        let others = records
+        let group = object::text(&definition, &["spec", "group"]);
+        let others: Vec<Arc<Value>> = records
             .iter()
             .filter(|other| other.key != record.key)
             .map(|other| other.json())
-            .filter(|other| object::text(other, &["spec", "group"]) == group);
-        let in_use = crd::names_in_use(group, others);
-        let next = crd::next_status(definition, &in_use, engine.clock.now())?;
+            .filter(|other| object::text(other, &["spec", "group"]) == group)
+            .collect();
+        let in_use = crd::names_in_use(group, others.iter().map(|other| &**other));
+        let next = crd::next_status(&definition, &in_use, engine.clock.now())?;
         Some((Arc::clone(record), next))
     })
 }
@@ -195,11 +196,11 @@ async fn remove_objects(engine: &Engine, resource: &Arc<Resource>) -> Result<(),
             .map_err(ApiError::internal)?;
         for record in &listing.records {
             let stored = record.json();
-            if object::is_being_deleted(stored) {
+            if object::is_being_deleted(&stored) {
                 continue;
             }
-            let namespace = Some(object::namespace(stored)).filter(|namespace| !namespace.is_empty());
-            let target = Target::new(resource, namespace, object::name(stored));
+            let namespace = Some(object::namespace(&stored)).filter(|namespace| !namespace.is_empty());
+            let target = Target::new(resource, namespace, object::name(&stored));
             match engine.delete(&target, &DeleteOptions::default()).await {
                 Ok(_) => {}
                 Err(err) if err.code() == http::StatusCode::NOT_FOUND => {}

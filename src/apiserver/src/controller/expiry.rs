@@ -56,7 +56,7 @@ impl Default for EventRetention {
 impl EventRetention {
     /// Returns the events to delete.
     fn expired(self, mut records: Vec<Arc<Record>>, now: Timestamp) -> Vec<Arc<Record>> {
-        let last = |record: &Arc<Record>| last_happened(record.json(), now, self.lifetime);
+        let last = |record: &Arc<Record>| last_happened(&record.json(), now, self.lifetime);
         records.sort_by_cached_key(|record| Reverse(last(record)));
         let mut bytes = 0;
         records.retain(|record| {
@@ -78,7 +78,7 @@ pub(crate) async fn run(engine: Engine, events: EventRetention, stop: Cancellati
             .await;
             for (kind, is_expired) in EXPIRING {
                 let expired = |mut records: Vec<Arc<Record>>, now| {
-                    records.retain(|record| is_expired(record.json(), now));
+                    records.retain(|record| is_expired(&record.json(), now));
                     records
                 };
                 sweep(&engine, kind, expired).await;
@@ -107,8 +107,9 @@ async fn sweep(
     let expired = expired(listing.records, engine.clock.now());
     let mut outcomes = futures::stream::iter(expired)
         .map(|record| {
-            let namespace = Some(object::namespace(record.json())).filter(|namespace| !namespace.is_empty());
-            let target = Target::new(&resource, namespace, object::name(record.json()));
+            let stored = record.json();
+            let namespace = Some(object::namespace(&stored)).filter(|namespace| !namespace.is_empty());
+            let target = Target::new(&resource, namespace, object::name(&stored));
             async move { engine.delete(&target, &only(&record)).await }
         })
         .buffer_unordered(WRITES_MAX);
@@ -123,7 +124,7 @@ async fn sweep(
 
 /// Returns options that delete the record only if it is unchanged.
 fn only(record: &Record) -> DeleteOptions {
-    let version = object::resource_version(record.json()).to_owned();
+    let version = object::resource_version(&record.json()).to_owned();
     let preconditions = Preconditions {
         resource_version: Some(version),
         ..Preconditions::default()

@@ -59,7 +59,8 @@ impl WatchLoop for GarbageCollector {
         self.dirty.extend(keys);
         if !owners.is_empty() {
             let snapshot = self.engine.registry.snapshot();
-            let namespace = object::namespace(event.record.json());
+            let object = event.record.json();
+            let namespace = object::namespace(&object);
             self.dirty.extend(
                 owners
                     .iter()
@@ -115,16 +116,17 @@ impl GarbageCollector {
             let Some(record) = self.engine.store.get(&key) else {
                 continue;
             };
-            match self.decide(&snapshot, record.json()) {
+            let object = record.json();
+            match self.decide(&snapshot, &object) {
                 Decision::Keep => {}
                 Decision::AwaitDependents => {
-                    let waiting = self.dependents(record.json());
+                    let waiting = self.dependents(&object);
                     let next =
                         waiting.filter(|(_, dependent)| dependent.blocks && !dependent.is_being_deleted);
                     // A dependent's own decision applies. If the dependent is dirty, too, this is
                     // the same decision a second time, which `dedup_by` removes below.
                     jobs.extend(next.filter_map(|(record, _)| {
-                        let decision = self.decide(&snapshot, record.json());
+                        let decision = self.decide(&snapshot, &record.json());
                         (!matches!(decision, Decision::Keep | Decision::AwaitDependents))
                             .then_some((record, decision))
                     }));
@@ -179,14 +181,15 @@ impl GarbageCollector {
             return Owner::Present;
         };
         match self.engine.store.get(&key) {
-            Some(record) if object::uid(record.json()) == reference.uid => {
-                if waits_for_dependents(record.json()) {
-                    Owner::WaitsForDependents
-                } else {
-                    Owner::Present
+            None => Owner::Absent,
+            Some(record) => {
+                let owner = record.json();
+                match object::uid(&owner) == reference.uid {
+                    true if waits_for_dependents(&owner) => Owner::WaitsForDependents,
+                    true => Owner::Present,
+                    false => Owner::Absent,
                 }
             }
-            Some(_) | None => Owner::Absent,
         }
     }
 
@@ -195,24 +198,26 @@ impl GarbageCollector {
         let uid = object::uid(item);
         self.index.dependents(uid).filter_map(move |key| {
             let record = self.engine.store.get(key)?;
-            let reference = owner_references(record.json())
+            let object = record.json();
+            let reference = owner_references(&object)
                 .into_iter()
                 .find(|reference| reference.uid == uid)?;
             let dependent = Dependent {
                 blocks: reference.blocks,
-                is_being_deleted: object::is_being_deleted(record.json()),
-                waits_for_dependents: waits_for_dependents(record.json()),
+                is_being_deleted: object::is_being_deleted(&object),
+                waits_for_dependents: waits_for_dependents(&object),
             };
             Some((record, dependent))
         })
     }
 
     async fn apply(&self, snapshot: &Snapshot, record: &Record, decision: &Decision) -> Result<(), ApiError> {
-        let uid = object::uid(record.json());
+        let object = record.json();
+        let uid = object::uid(&object);
         match decision {
             Decision::Keep | Decision::AwaitDependents => Ok(()),
             Decision::Delete(propagation) => {
-                let version = object::resource_version(record.json());
+                let version = object::resource_version(&object);
                 self.delete(snapshot, record, *propagation, Some(version)).await
             }
             Decision::UnblockAndDelete => {
@@ -225,7 +230,7 @@ impl GarbageCollector {
             }
             Decision::Orphan => {
                 let owner = [uid.to_owned()];
-                let freed = futures::stream::iter(self.dependents(record.json()).collect::<Vec<_>>())
+                let freed = futures::stream::iter(self.dependents(&object).collect::<Vec<_>>())
                     .map(|(dependent, _)| {
                         let owner = &owner;
                         async move {
@@ -265,7 +270,7 @@ impl GarbageCollector {
             return Ok(());
         };
         let preconditions = Preconditions {
-            uid: Some(object::uid(record.json()).to_owned()),
+            uid: Some(object::uid(&record.json()).to_owned()),
             resource_version: version.map(str::to_owned),
         };
         let options = DeleteOptions {
@@ -286,7 +291,8 @@ impl GarbageCollector {
         let Some(target) = target(snapshot, record) else {
             return Ok(());
         };
-        let uid = object::uid(record.json());
+        let stored = record.json();
+        let uid = object::uid(&stored);
         let change = |object: &Value, _: &mut Warnings| {
             if object::uid(object) == uid {
                 Ok(change(object))
@@ -345,8 +351,8 @@ fn target(snapshot: &Snapshot, record: &Record) -> Option<Target> {
         .iter()
         .find(|resource| key.starts_with(&*resource.prefix()))?;
     let object = record.json();
-    let namespace = Some(object::namespace(object)).filter(|namespace| !namespace.is_empty());
-    Some(Target::new(resource, namespace, object::name(object)))
+    let namespace = Some(object::namespace(&object)).filter(|namespace| !namespace.is_empty());
+    Some(Target::new(resource, namespace, object::name(&object)))
 }
 
 #[cfg(test)]

@@ -43,27 +43,27 @@ impl WatchLoop for NamespaceController {
     const LISTED: &'static str = NAMESPACE_STORAGE;
 
     fn reset(&mut self, listed: Vec<Arc<Record>>) {
-        let terminating = listed.iter().filter(|record| needs_finalization(record.json()));
+        let terminating = listed.iter().filter(|record| needs_finalization(&record.json()));
         self.dirty = terminating
-            .map(|record| object::name(record.json()).to_owned())
+            .map(|record| object::name(&record.json()).to_owned())
             .collect();
     }
 
     fn observe_event(&mut self, event: &Event) {
         let object = event.record.json();
         if event.key().as_str().starts_with(NAMESPACE_STORAGE) {
-            let name = object::name(object);
+            let name = object::name(&object);
             let has_work = match event.kind {
                 EventKind::Deleted => initial_namespaces().contains(&name),
                 EventKind::Created | EventKind::Modified => {
-                    needs_finalization(object) && !self.waiting.contains(name)
+                    needs_finalization(&object) && !self.waiting.contains(name)
                 }
             };
             if has_work {
                 self.dirty.insert(name.to_owned());
             }
-        } else if self.waiting.contains(object::namespace(object)) {
-            self.dirty.insert(object::namespace(object).to_owned());
+        } else if self.waiting.contains(object::namespace(&object)) {
+            self.dirty.insert(object::namespace(&object).to_owned());
         }
     }
 
@@ -133,7 +133,7 @@ impl NamespaceController {
         let Some(record) = self.engine.store.get(&target.key()) else {
             return Ok(Emptied::Done);
         };
-        if !needs_finalization(record.json()) {
+        if !needs_finalization(&record.json()) {
             return Ok(Emptied::Done);
         }
         self.delete_content(name).await?;
@@ -198,14 +198,14 @@ impl NamespaceController {
 
     async fn delete_content(&self, namespace: &str) -> Result<(), ApiError> {
         let mut content = self.content(namespace)?;
-        content.retain(|(_, record)| !object::is_being_deleted(record.json()));
+        content.retain(|(_, record)| !object::is_being_deleted(&record.json()));
         let options = DeleteOptions {
             propagation: Some(Propagation::Background),
             ..DeleteOptions::default()
         };
         let outcomes: Vec<Result<(), ApiError>> = futures::stream::iter(content)
             .map(|(resource, record)| {
-                let target = Target::new(&resource, Some(namespace), object::name(record.json()));
+                let target = Target::new(&resource, Some(namespace), object::name(&record.json()));
                 let options = &options;
                 async move { ignore_not_found(self.engine.delete(&target, options).await.map(drop)) }
             })
@@ -275,7 +275,7 @@ impl Remaining {
         for (resource, record) in content {
             let name = format!("{}.{}", resource.plural, resource.group);
             *remaining.objects.entry(name).or_default() += 1;
-            for finalizer in object::finalizers(record.json()) {
+            for finalizer in object::finalizers(&record.json()) {
                 *remaining.finalizers.entry(finalizer.to_owned()).or_default() += 1;
             }
         }

@@ -84,7 +84,8 @@ async fn aggregate(engine: &Engine) -> Result<Vec<Revision>, (String, ApiError)>
     loop {
         let listed = engine.store.list(CLUSTER_ROLE_STORAGE, &ListOptions::default());
         let records = listed.map(|listing| listing.records).unwrap_or_default();
-        let all: Vec<&Value> = records.iter().map(|record| record.json()).collect();
+        let parsed: Vec<Arc<Value>> = records.iter().map(|record| record.json()).collect();
+        let all: Vec<&Value> = parsed.iter().map(|role| &**role).collect();
         let Some((name, rules)) = all
             .iter()
             .find_map(|role| Some((object::name(role).to_owned(), changed_rules(role, &all)?)))

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::audit::Identity;
@@ -123,7 +124,7 @@ impl Api {
             };
             let snapshot = self.engine.registry.snapshot();
             let key = snapshot.built_in(kind).key(Some(namespace), name);
-            Some(self.engine.store.get(&key)?.json().clone())
+            Some(Value::clone(&self.engine.store.get(&key)?.json()))
         };
         let sources = TokenSources {
             admin: self.token.reveal(),

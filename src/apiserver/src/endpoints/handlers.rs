@@ -320,10 +320,9 @@ impl Api {
             .create(&call.target(), working, options, warnings)
             .await?;
         let name = match &written.object {
-            ResultObject::Record(record) => object::name(record.json()),
-            ResultObject::Value(value) => object::name(value),
-        }
-        .to_owned();
+            ResultObject::Record(record) => object::name(&record.json()).to_owned(),
+            ResultObject::Value(value) => object::name(value).to_owned(),
+        };
         let mut reply = self.show(call, media, StatusCode::CREATED, &written.object)?;
         reply.extensions_mut().insert(CreatedName(name));
         Ok(reply)
@@ -424,7 +423,8 @@ impl Api {
                 self.show(call, media, StatusCode::OK, &ResultObject::Record(record))
             }
             Deleted::Removed(record) => {
-                let uid = object::uid(record.json());
+                let object = record.json();
+                let uid = object::uid(&object);
                 let status = deleted(&call.resource.group_resource(), &target.name, uid);
                 Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &status))
             }
@@ -440,8 +440,8 @@ impl Api {
         let page = list::list(&self.engine, &call.resource, namespace, &list_options, &selection).await?;
         for record in &page.records {
             let stored = record.json();
-            let namespace = Some(object::namespace(stored)).filter(|namespace| !namespace.is_empty());
-            let mut target = Target::new(&call.resource, namespace, object::name(stored));
+            let namespace = Some(object::namespace(&stored)).filter(|namespace| !namespace.is_empty());
+            let mut target = Target::new(&call.resource, namespace, object::name(&stored));
             target.by = Some(call.by.clone());
             match self.engine.delete(&target, &options).await {
                 Ok(_) => {}

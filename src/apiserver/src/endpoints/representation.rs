@@ -54,11 +54,10 @@ impl View<'_> {
                 ResultObject::Value(value) => to_bytes(&self.resource.external(value.clone())),
             });
         }
-        let working = match shown {
-            ResultObject::Record(record) => self.resource.view(record),
-            ResultObject::Value(value) => std::borrow::Cow::Borrowed(value),
-        };
-        self.converted(&working, true)
+        match shown {
+            ResultObject::Record(record) => self.converted(&self.resource.view(record), true),
+            ResultObject::Value(value) => self.converted(value, true),
+        }
     }
 
     /// Returns the body for an object in working form.
@@ -91,7 +90,7 @@ impl View<'_> {
                 let items: Vec<Value> = page
                     .records
                     .iter()
-                    .map(|record| partial(record.json(), version))
+                    .map(|record| partial(&record.json(), version))
                     .collect();
                 // kube-apiserver writes an empty list as null.
                 let items = Some(items).filter(|items| !items.is_empty());

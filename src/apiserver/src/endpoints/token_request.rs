@@ -1,5 +1,7 @@
 //! Handling of token requests, a subresource of service accounts.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -46,12 +48,12 @@ impl Api {
         let own = [
             (
                 "name",
-                object::name(account),
+                object::name(&account),
                 "must match the service account name if specified",
             ),
             (
                 "namespace",
-                object::namespace(account),
+                object::namespace(&account),
                 "must match the service account namespace if specified",
             ),
         ];
@@ -63,10 +65,10 @@ impl Api {
             }
         }
         let given = object::uid(&request);
-        if !given.is_empty() && given != object::uid(account) {
+        if !given.is_empty() && given != object::uid(&account) {
             let reason = format!(
                 "the UID in the token request ({given}) does not match the UID of the service account ({})",
-                object::uid(account)
+                object::uid(&account)
             );
             let resource = GroupResource::new(&kind.group, &kind.kind);
             return Err(ApiError::conflict(&resource, &target.name, &reason));
@@ -84,10 +86,10 @@ impl Api {
         let lifetime_seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or_default();
         let claims = account_token::claims(
             &NewToken {
-                account,
+                account: &account,
                 audiences: &audiences,
                 lifetime_seconds,
-                secret: secret.as_ref(),
+                secret: secret.as_deref(),
                 id: &Uuid::new_v4().to_string(),
             },
             now,
@@ -95,8 +97,8 @@ impl Api {
         let token = key.sign(&claims).map_err(|err| ApiError::internal(Chain(&err)))?;
         let end = Timestamp::from_second(now.as_second().saturating_add(lifetime_seconds))
             .unwrap_or(Timestamp::MAX);
-        request["metadata"] = json!({"name": object::name(account), "namespace": object::namespace(account),
-            "uid": object::uid(account), "creationTimestamp": format_time(now)});
+        request["metadata"] = json!({"name": object::name(&account), "namespace": object::namespace(&account),
+            "uid": object::uid(&account), "creationTimestamp": format_time(now)});
         request["spec"]["audiences"] = json!(audiences);
         request["status"] = json!({"token": token, "expirationTimestamp": format_time(end)});
         Ok(reply::encoded(
@@ -108,7 +110,7 @@ impl Api {
     }
 
     /// Returns the Secret that a requested token is bound to.
-    fn bound_secret(&self, call: &Call<'_>, reference: &Value) -> Result<Option<Value>, ApiError> {
+    fn bound_secret(&self, call: &Call<'_>, reference: &Value) -> Result<Option<Arc<Value>>, ApiError> {
         if reference.is_null() {
             return Ok(None);
         }
@@ -130,7 +132,8 @@ impl Api {
             .store
             .get(&secrets.key(call.path.namespace.as_deref(), name));
         let record = record.ok_or_else(|| ApiError::not_found(&secrets.group_resource(), name))?;
-        let (given, own) = (text("uid"), object::uid(record.json()));
+        let secret = record.json();
+        let (given, own) = (text("uid"), object::uid(&secret));
         if !given.is_empty() && given != own {
             let reason = format!(
                 "the UID in the bound object reference ({given}) does not match the UID in record. The object might have \
@@ -142,6 +145,6 @@ impl Api {
                 &reason,
             ));
         }
-        Ok(Some(record.json().clone()))
+        Ok(Some(secret))
     }
 }

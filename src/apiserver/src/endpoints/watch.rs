@@ -300,7 +300,7 @@ impl WatchStream {
     /// Adds a deletion with the last selected content and the revision of the change.
     fn add_deselected(&mut self, chunk: &mut BytesMut, previous: &Record, revision: Revision) {
         let resource = Arc::clone(&self.request.resource);
-        let mut working = resource.view(previous).into_owned();
+        let mut working = Arc::unwrap_or_clone(resource.view(previous));
         object::set_resource_version(&mut working, revision);
         self.add_converted(chunk, "DELETED", &working);
     }

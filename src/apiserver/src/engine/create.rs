@@ -144,7 +144,7 @@ impl Engine {
             ApiError::already_exists(&resource.group_resource(), &target.name, is_being_deleted)
         };
         if let Some(existing) = self.store.get(&target.key()) {
-            return Err(already_exists(object::is_being_deleted(existing.json())));
+            return Err(already_exists(object::is_being_deleted(&existing.json())));
         }
         if options.dry_run {
             return Ok(WriteResult {

@@ -45,9 +45,9 @@ impl Engine {
             let Some(record) = stored else {
                 return Err(target.not_found());
             };
-            check_preconditions(target, record.json(), options)?;
+            check_preconditions(target, &record.json(), options)?;
             let outcome = match self.next_state(resource, &record, options) {
-                Some(marked) if object::same_content(&resource.stored(marked.clone()), record.json()) => {
+                Some(marked) if object::same_content(&resource.stored(marked.clone()), &record.json()) => {
                     return Ok(Deleted::Pending(ResultObject::Record(record)));
                 }
                 Some(marked) if options.dry_run => return Ok(Deleted::Pending(ResultObject::Value(marked))),
@@ -73,14 +73,14 @@ impl Engine {
     /// Returns the object after a deletion request, or `None` if it is removed.
     fn next_state(&self, resource: &Resource, record: &Record, options: &DeleteOptions) -> Option<Value> {
         let now = self.clock.now();
-        let mut object = resource.view(record).into_owned();
+        let mut object = Arc::unwrap_or_clone(resource.view(record));
         let is_first = !object::is_being_deleted(&object);
         if resource.is(BuiltIn::CustomResourceDefinition) && is_first {
             crd::mark_terminating(&mut object, now);
             return Some(object);
         }
         if resource.is_collected() {
-            object::set_finalizers(&mut object, collector_finalizers(record.json(), options));
+            object::set_finalizers(&mut object, collector_finalizers(&record.json(), options));
         }
         let waits_for_content =
             resource.is(BuiltIn::Namespace) && !BuiltIn::Namespace.can_be_removed(&object);

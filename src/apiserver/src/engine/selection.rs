@@ -13,6 +13,8 @@ use rooflet_store::Record;
 pub(crate) struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
+    /// Texts of the label selector: the stored JSON of a selected object contains one of each list.
+    label_texts: Vec<Vec<String>>,
     /// Name of the only object that can match, if known.
     name: Option<String>,
 }
@@ -41,6 +43,7 @@ impl Selection {
             ));
         }
         Ok(Self {
+            label_texts: labels.required_texts().collect(),
             labels,
             fields,
             name: name.map(str::to_owned).or(selected),
@@ -57,18 +60,21 @@ impl Selection {
 
     /// Returns true if the object, in the form that `resource` serves, is selected.
     pub(crate) fn matches(&self, resource: &Resource, record: &Record) -> bool {
+        if self.rejects_text(resource, record) {
+            return false;
+        }
         let stored = record.json();
         if self
             .name
             .as_deref()
-            .is_some_and(|name| name != object::name(stored))
+            .is_some_and(|name| name != object::name(&stored))
         {
             return false;
         }
         let served = LazyCell::new(|| resource.view(record));
         let field = |field: &str| {
             let object = if field.starts_with("metadata.") {
-                stored
+                &*stored
             } else {
                 &**served
             };
@@ -77,6 +83,24 @@ impl Selection {
                 .unwrap_or_default()
                 .into_owned()
         };
-        self.labels.matches(stored) && self.fields.matches_with(field)
+        self.labels.matches(&stored) && self.fields.matches_with(field)
+    }
+
+    /// Returns true if the stored text already shows that the object is not selected. Most objects are
+    /// rejected without being parsed.
+    fn rejects_text(&self, resource: &Resource, record: &Record) -> bool {
+        let Ok(text) = std::str::from_utf8(&record.value) else {
+            return false;
+        };
+        let mut labels = self.label_texts.iter();
+        let is_labelled = labels.all(|texts| texts.iter().any(|required| text.contains(required)));
+        // Built-in kinds compute fields, and conversion to another version adds defaults.
+        let has_stored_fields = resource.custom().is_some() && resource.is_verbatim(record);
+        !is_labelled
+            || has_stored_fields
+                && self
+                    .fields
+                    .required_texts()
+                    .any(|required| !text.contains(required))
     }
 }

@@ -131,8 +131,8 @@ impl Engine {
         if self.is_finished(resource, &new, &old) {
             return self.finish(target, &record, new, options, requires_version).await;
         }
-        if object::same_content(&resource.stored(new.clone()), record.json())
-            && ownership::is_same(&new, record.json())
+        if object::same_content(&resource.stored(new.clone()), &record.json())
+            && ownership::is_same(&new, &record.json())
         {
             return Ok(Attempt::Done(WriteResult {
                 object: ResultObject::Record(record),

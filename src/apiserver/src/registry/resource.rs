@@ -315,7 +315,7 @@ impl Resource {
     }
 
     /// Returns true if the stored bytes equal the served bytes, except for type members.
-    fn is_verbatim(&self, record: &Record) -> bool {
+    pub(crate) fn is_verbatim(&self, record: &Record) -> bool {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.is_stored_form(),
             Origin::Custom(custom) => {
@@ -332,7 +332,7 @@ impl Resource {
         if self.is_verbatim(record) {
             record.value.clone()
         } else {
-            let mut item = self.converted(record.json().clone());
+            let mut item = self.converted(Value::clone(&record.json()));
             managed_fields::expand(&mut item);
             to_bytes(&item)
         }
@@ -354,11 +354,11 @@ impl Resource {
 
     /// Returns the object in working form: this version's form for custom resources, the stored
     /// form without type members for built-in kinds.
-    pub(crate) fn view<'a>(&self, record: &'a Record) -> Cow<'a, Value> {
+    pub(crate) fn view(&self, record: &Record) -> Arc<Value> {
         match &self.origin {
-            Origin::BuiltIn(_) => Cow::Borrowed(record.json()),
-            Origin::Custom(_) if self.is_verbatim(record) => Cow::Borrowed(record.json()),
-            Origin::Custom(_) => Cow::Owned(self.converted(record.json().clone())),
+            Origin::BuiltIn(_) => record.json(),
+            Origin::Custom(_) if self.is_verbatim(record) => record.json(),
+            Origin::Custom(_) => Arc::new(self.converted(Value::clone(&record.json()))),
         }
     }
 

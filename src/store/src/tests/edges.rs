@@ -349,6 +349,12 @@ fn history_is_limited_by_age_count_and_bytes() {
         .unwrap();
     assert_eq!(
         store.revision().0 - store.compacted().0,
+        10,
+        "a current record is not part of the history"
+    );
+    store.commit_one(put("/k/a", Expect::Any, "x")).unwrap();
+    assert_eq!(
+        store.revision().0 - store.compacted().0,
         1,
         "bounded by bytes, but the newest event stays"
     );

@@ -47,7 +47,8 @@ impl StoredPolicy {
         // newer one.
         let mut policy = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let record = store.get(key);
-        policy.set(kind, namespace, name, record.as_ref().map(|record| record.json()));
+        let object = record.map(|record| record.json());
+        policy.set(kind, namespace, name, object.as_deref());
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Policy> {

@@ -31,7 +31,7 @@ pub(super) struct Affected {
 impl Index {
     /// Adds an object. Returns true if the object must be processed.
     pub(super) fn insert(&mut self, record: &Record) -> bool {
-        let references = owner_references(record.json());
+        let references = owner_references(&record.json());
         for reference in &references {
             let dependents = self.dependents.entry(reference.uid.clone()).or_default();
             dependents.keys.insert(record.key.clone());
@@ -44,10 +44,10 @@ impl Index {
         let mut affected = Affected::default();
         let previous = event.previous.as_deref();
         let before = previous
-            .map(|record| owner_references(record.json()))
+            .map(|record| owner_references(&record.json()))
             .unwrap_or_default();
         let now = match event.kind {
-            EventKind::Created | EventKind::Modified => owner_references(event.record.json()),
+            EventKind::Created | EventKind::Modified => owner_references(&event.record.json()),
             EventKind::Deleted => Vec::new(),
         };
         for reference in before
@@ -63,7 +63,7 @@ impl Index {
                 }
             }
             EventKind::Deleted => {
-                if let Some(dependents) = self.dependents.get_mut(object::uid(event.record.json())) {
+                if let Some(dependents) = self.dependents.get_mut(object::uid(&event.record.json())) {
                     dependents.owner_is_gone = true;
                     affected.keys.extend(dependents.keys.iter().cloned());
                 }
@@ -110,8 +110,8 @@ impl Index {
 /// Returns true if the object is being deleted and waits for a finalizer of the garbage collector.
 fn waits_for_collector(record: &Record) -> bool {
     let object = record.json();
-    object::is_being_deleted(object)
-        && object::finalizers(object).any(|name| [ORPHAN, FOREGROUND].contains(&name))
+    object::is_being_deleted(&object)
+        && object::finalizers(&object).any(|name| [ORPHAN, FOREGROUND].contains(&name))
 }
 
 #[cfg(test)]

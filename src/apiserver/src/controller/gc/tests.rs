@@ -78,7 +78,7 @@ impl Scenario {
             .create(&target, object, options, &mut warnings)
             .await
             .unwrap();
-        object::uid(self.engine.store.get(&target.key()).unwrap().json()).to_owned()
+        object::uid(&self.engine.store.get(&target.key()).unwrap().json()).to_owned()
     }
 
     /// Updates a ConfigMap.
@@ -134,7 +134,7 @@ impl Scenario {
             .engine
             .store
             .get(&self.target(BuiltIn::ConfigMap, "default", name).key());
-        record.map(|record| record.json().clone())
+        record.map(|record| Value::clone(&record.json()))
     }
 
     /// Waits until exactly these ConfigMaps remain.
@@ -148,7 +148,7 @@ impl Scenario {
             let names: Vec<String> = listing
                 .records
                 .iter()
-                .map(|record| object::name(record.json()).to_owned())
+                .map(|record| object::name(&record.json()).to_owned())
                 .collect();
             if names == expect {
                 Ok(())
@@ -180,7 +180,7 @@ impl Scenario {
         let mut watcher = self.engine.store.watch("/core/configmaps/", Revision(0)).unwrap();
         std::iter::from_fn(|| watcher.ready())
             .filter(|event| event.kind == rooflet_store::EventKind::Deleted)
-            .map(|event| object::name(event.record.json()).to_owned())
+            .map(|event| object::name(&event.record.json()).to_owned())
             .collect()
     }
 }
