@@ -5,6 +5,7 @@ mod claim;
 mod doctor;
 mod examples;
 mod first_week;
+mod full_disk;
 mod measure;
 mod metrics;
 mod models;

@@ -13,6 +13,7 @@ mod load;
 mod netns;
 mod process;
 mod relay;
+mod small_disk;
 mod thread;
 
 pub(crate) use clock::TestClock;
@@ -25,6 +26,7 @@ pub(crate) use load::{under_load, under_load_on};
 pub(crate) use netns::Netns;
 pub(crate) use process::{Process, descendants, kill_9, pause, processes_with, resume};
 pub(crate) use relay::{Link, Relay};
+pub(crate) use small_disk::SmallDisk;
 pub(crate) use thread::HungThread;
 
 use std::net::TcpListener;

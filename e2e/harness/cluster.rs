@@ -29,6 +29,13 @@ impl Cluster {
         Self::with(args, |args, log| Process::start(args, log))
     }
 
+    /// Starts `rooflet server ARGS` with its data in `directory`.
+    pub(crate) fn start_on_disk(args: &[&str], directory: &Path) -> Option<Self> {
+        let scratch = Scratch::new();
+        std::os::unix::fs::symlink(directory, scratch.join("data")).expect("a new link");
+        Self::launch(scratch, args, |args, log| Process::start(args, log))
+    }
+
     /// Starts a cluster whose processes have additional environment variables.
     pub(crate) fn start_with_env(env: Vec<(&'static str, String)>, args: &[&str]) -> Option<Self> {
         let start = |args: &[String], log: &Path| Process::start_with_env(env.clone(), args, log);

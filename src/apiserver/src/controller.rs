@@ -6,4 +6,5 @@ pub(crate) mod expiry;
 pub(crate) mod gc;
 pub(crate) mod namespaces;
 pub(crate) mod roles;
+pub(crate) mod storage;
 mod watch_loop;

@@ -283,10 +283,13 @@ fn no_namespace(name: &str) -> ApiError {
 }
 
 fn put_change(resource: &Resource, working: Value) -> Change {
+    let is_being_deleted = object::is_being_deleted(&working);
     let encoded = PreEncoded::new(resource.stored(working));
-    Change::Put(Box::new(move |revision: Revision| {
-        encoded.with_resource_version(revision)
-    }))
+    let encode = Box::new(move |revision: Revision| encoded.with_resource_version(revision));
+    match is_being_deleted {
+        true => Change::PutBeforeDeletion(encode),
+        false => Change::Put(encode),
+    }
 }
 
 /// Failure of a write.
@@ -308,6 +311,7 @@ impl From<CommitError> for PutError {
             other @ (CommitError::NotJson { .. }
             | CommitError::Encoder { .. }
             | CommitError::GuardFailed { .. }
+            | CommitError::Full { .. }
             | CommitError::Io(_)
             | CommitError::Closed) => Self::Rejected(ApiError::internal(Chain(&other))),
         }

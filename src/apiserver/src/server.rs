@@ -14,7 +14,7 @@ use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
 use crate::controller::expiry::EventRetention;
-use crate::controller::{definitions as definition_controller, expiry, gc, namespaces, roles};
+use crate::controller::{definitions as definition_controller, expiry, gc, namespaces, roles, storage};
 use crate::crd;
 use crate::endpoints::connection;
 use crate::endpoints::handlers::Api;
@@ -202,7 +202,8 @@ impl ApiServer {
         for definition in definitions {
             let name = object::name(definition);
             let is_established = records.iter().any(|record| {
-                object::name(&record.json()) == name && crd::is_condition_true(&record.json(), crd::ESTABLISHED)
+                object::name(&record.json()) == name
+                    && crd::is_condition_true(&record.json(), crd::ESTABLISHED)
             });
             if !is_established {
                 return Err(StartApiServerError::NotEstablished {
@@ -296,6 +297,13 @@ impl ApiServer {
                 })
             });
         }
+        let store = self.engine.store.clone();
+        tasks.spawn("apiserver-storage", |stop| {
+            Box::pin(async move {
+                storage::run(store, stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
         let (engine, events) = (self.engine.clone(), self.events);
         tasks.spawn("apiserver-expiry", move |stop| {
             Box::pin(async move {

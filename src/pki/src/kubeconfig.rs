@@ -33,6 +33,13 @@ pub enum WriteKubeconfigError {
     Write(#[source] WriteFileError),
 }
 
+impl WriteKubeconfigError {
+    /// Returns true if the disk has no space left.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, Self::Write(err) if err.is_disk_full())
+    }
+}
+
 /// Credentials of the user.
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
@@ -96,7 +103,22 @@ pub fn write_extended(
         "current-context": NAME,
     });
     let text = yaml::to_string(&config).map_err(WriteKubeconfigError::Encode)?;
+    // An unchanged file is not written: a server must start on a full disk.
+    if existing.as_deref() == Some(&*text) && private_file::is_private(path) {
+        return Ok(());
+    }
     private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
+}
+
+/// Returns true if the file at `path` is a kubeconfig for this server.
+pub fn is_for(path: &Path, server: &str, authority: &str) -> bool {
+    let config = fs::read_to_string(path)
+        .ok()
+        .and_then(|text| yaml::from_str::<Value>(&text).ok());
+    config.is_some_and(|config| {
+        let cluster = &config["clusters"][0]["cluster"];
+        cluster["server"] == server && cluster["certificate-authority-data"] == STANDARD.encode(authority)
+    })
 }
 
 /// Changes the server's URL in a file that [`write()`] created.

@@ -15,12 +15,27 @@ pub struct WriteFileError {
     source: io::Error,
 }
 
+impl WriteFileError {
+    /// Returns true if the disk has no space left.
+    pub(super) fn is_disk_full(&self) -> bool {
+        matches!(
+            self.source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+}
+
 /// Replaces `path` atomically, also in case of a power failure.
 pub(super) fn write(path: &Path, contents: &str) -> Result<(), WriteFileError> {
     file::replace(path, contents.as_bytes()).map_err(|source| WriteFileError {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Returns true if only the owner can read a file.
+pub(super) fn is_private(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o077 == 0)
 }
 
 /// Reads a file; `None` if it does not exist. Revokes permissions of other users.

@@ -341,6 +341,27 @@ fn kubeconfig_contains_server_authority_and_token() {
 }
 
 #[test]
+fn unchanged_kubeconfig_is_not_written() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin.kubeconfig");
+    let write = |server: &str| {
+        kubeconfig::write(&path, server, "authority", Credentials::Token("token")).unwrap();
+        fs::metadata(&path).unwrap().ino()
+    };
+    let first = write("https://127.0.0.1:1");
+    assert_eq!(write("https://127.0.0.1:1"), first);
+    assert_ne!(write("https://127.0.0.1:2"), first);
+    assert!(kubeconfig::is_for(&path, "https://127.0.0.1:2", "authority"));
+    assert!(!kubeconfig::is_for(&path, "https://127.0.0.1:1", "authority"));
+    assert!(!kubeconfig::is_for(&path, "https://127.0.0.1:2", "other"));
+    // The permissions are restored.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    write("https://127.0.0.1:2");
+    assert_eq!(mode(&path), 0o600);
+}
+
+#[test]
 fn keeps_kubeconfig_of_other_tools() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap();

@@ -102,7 +102,9 @@ fn decode(
         return Err(corrupt("reserved for the empty store"));
     }
     let previous = state.get(key).map(Arc::clone);
-    let key = previous.as_ref().map_or_else(|| Key::new(key), |record| record.key.clone());
+    let key = previous
+        .as_ref()
+        .map_or_else(|| Key::new(key), |record| record.key.clone());
     // Compaction has deleted the predecessors of rows at or before the compacted revision.
     if revision > state.compacted()
         && previous.as_ref().map_or(0, |record| record.modified.0) != previous_revision
@@ -171,6 +173,16 @@ pub(super) fn compact(db: &Database, garbage: &VecDeque<Garbage>) -> Result<(), 
             .get(META_COMPACTED)?
             .map_or(0, |value| value.value())
             .max(newest.0);
+        meta.insert(META_COMPACTED, compacted)?;
+        Ok(())
+    })
+}
+
+/// Makes a transaction durable that changes nothing.
+pub(super) fn touch(db: &Database) -> Result<(), redb::Error> {
+    write(db, |txn| {
+        let mut meta = txn.open_table(META)?;
+        let compacted = meta.get(META_COMPACTED)?.map_or(0, |value| value.value());
         meta.insert(META_COMPACTED, compacted)?;
         Ok(())
     })

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::medium::OpenError;
 use super::{Key, Record, Revision};
 
 /// Failure to open the store. The file is left unchanged.
@@ -60,6 +61,11 @@ pub enum CommitError {
     /// The encoder panicked. The panic message is in the log.
     #[error("encoding the value of `{key}` failed")]
     Encoder { key: Key },
+    #[error(
+        "the disk is full: free space on the disk of `{}`, or delete objects; deletions use reserved space",
+        path.display()
+    )]
+    Full { path: PathBuf },
     #[error("the write could not be made durable")]
     Io(#[source] Arc<StorageFailure>),
     #[error("the store is closed")]
@@ -73,6 +79,32 @@ pub struct StorageFailure {
     pub(super) action: &'static str,
     pub(super) path: PathBuf,
     pub(super) source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl StorageFailure {
+    /// Returns true if the disk, or the quota of the user, has no space left.
+    pub(super) fn is_disk_full(&self) -> bool {
+        let source: &(dyn std::error::Error + 'static) = &*self.source;
+        is_disk_full(source)
+    }
+}
+
+/// Returns true for the error of a disk without free space.
+pub(super) fn is_disk_full(err: &(dyn std::error::Error + 'static)) -> bool {
+    let database = match err.downcast_ref::<OpenError>() {
+        Some(OpenError::Database(err)) => Some(err),
+        Some(OpenError::NotADatabase | OpenError::Io(_)) | None => err.downcast_ref::<redb::Error>(),
+    };
+    let io = match (database, err.downcast_ref::<OpenError>()) {
+        (Some(redb::Error::Io(io)), _) | (None, Some(OpenError::Io(io))) => Some(io),
+        _ => err.downcast_ref::<io::Error>(),
+    };
+    io.is_some_and(|io| {
+        matches!(
+            io.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    })
 }
 
 /// Error of a list at a revision outside of the kept history.

@@ -21,6 +21,7 @@ mod metrics;
 mod open;
 mod parser;
 mod record;
+mod reserve;
 mod revision;
 mod seal;
 mod state;
@@ -52,6 +53,7 @@ pub use watch::{WatchLimits, Watcher};
 use location::Location;
 use medium::{FileMedium, Medium};
 use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
 use state::State;
 use watch::Watchers;
 use writer::{Command, QUEUE_WRITES_MAX};
@@ -93,6 +95,8 @@ pub struct Store {
     watch_limits: WatchLimits,
     seal: Option<Arc<dyn Seal>>,
     path: PathBuf,
+    /// Reason why writes fail. `None` while they succeed.
+    failure: Arc<Mutex<Option<String>>>,
     /// Held while a snapshot is written.
     copying: Arc<Mutex<()>>,
     /// `None` for a simulated disk.
@@ -133,6 +137,9 @@ pub enum Expect {
 /// that the JSON can contain it. Encoders run on the writer thread and must not block.
 pub enum Change {
     Put(PutEncoder),
+    /// Like `Put`, for a record that is about to be deleted. On a full disk, it may use the space that
+    /// is reserved for deletions.
+    PutBeforeDeletion(PutEncoder),
     /// Encodes the last value of the record, for watchers and history.
     Delete(DeleteEncoder),
 }
@@ -151,6 +158,7 @@ impl Store {
         let location = medium.location();
         let mut writer = open::writer(medium, config, clock)?;
         let (shared, durable_rx) = (writer.shared(), writer.durable());
+        let failure = writer.failure();
         let (commands_tx, mut commands_rx) = mpsc::channel(QUEUE_WRITES_MAX);
         thread::Builder::new()
             .name("store-writer".to_owned())
@@ -175,6 +183,7 @@ impl Store {
             watch_limits: config.watch,
             seal: config.seal.clone(),
             path: config.path.clone(),
+            failure,
             copying: Arc::default(),
             location,
         })
@@ -183,6 +192,21 @@ impl Store {
     /// Checks that the store's files are still at their paths.
     pub fn check_files(&self) -> Result<(), MisplacedFiles> {
         self.location.as_ref().map_or(Ok(()), |location| location.check())
+    }
+
+    /// Returns the reason why writes fail, for example a full disk. `None` after a successful write.
+    pub fn write_failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
+    }
+
+    /// Reserves disk space for deletions, compacts old history, rewrites the file if it is much larger
+    /// than its content, and checks whether writes succeed again after a failure. Call it regularly.
+    pub async fn maintain(&self) {
+        let (done, finished) = oneshot::channel();
+        if self.commands_tx.send(Command::Maintain { done }).await.is_ok() {
+            // An error means that the store was closed meanwhile.
+            let _ = finished.await;
+        }
     }
 
     /// Returns the newest durable revision.

@@ -13,8 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
-use super::error::OpenStoreError;
+use super::error::{OpenStoreError, is_disk_full};
 use super::location::Location;
+use super::reserve::Reserve;
 use rooflet_base::file::if_there;
 use rooflet_base::mutex::lock;
 
@@ -37,6 +38,14 @@ pub(super) trait Medium: Send {
     fn create_replacement(&self) -> Result<Database, OpenError>;
     /// Replaces the database by the replacement, atomically and durably.
     fn publish_replacement(&self) -> io::Result<()>;
+    /// Removes a replacement that was not published.
+    fn discard_replacement(&self) -> io::Result<()>;
+    /// Returns the size of the database.
+    fn file_bytes(&self) -> io::Result<u64>;
+    /// Allocates the space that is reserved for deletions, unless it is allocated.
+    fn hold_reserve(&self) -> io::Result<()>;
+    /// Frees the reserved space. Returns false if none was allocated.
+    fn release_reserve(&self) -> io::Result<bool>;
     /// Returns true if a sync has failed since the last `open` or `create_replacement`. The content
     /// on disk is then undefined, even if it reads back correctly: the kernel may have dropped
     /// dirty pages.
@@ -75,6 +84,7 @@ pub(super) struct FileMedium {
     path: PathBuf,
     replacement: PathBuf,
     location: Arc<Location>,
+    reserve: Reserve,
     sync_failed: Arc<AtomicBool>,
     /// `None` for a file that is only read.
     _lock: Option<File>,
@@ -105,16 +115,20 @@ impl FileMedium {
             }
             Err(TryLockError::Error(source)) => return Err(failed("locking")(source)),
         }
-        // The kernel releases the lock when its process exits, so leftover content has no meaning.
-        lock.set_len(0)
-            .and_then(|()| write!(lock, "process {}", std::process::id()))
-            .map_err(failed("writing the lock file"))?;
+        // The kernel releases the lock when its process exits, so leftover content has no meaning. The
+        // description is not essential: a server must start on a full disk.
+        let holder = format!("process {}", std::process::id());
+        match write!(lock, "{holder}").and_then(|()| lock.set_len(holder.len() as u64)) {
+            Err(err) if !is_disk_full(&err) => return Err(failed("writing the lock file")(err)),
+            Ok(()) | Err(_) => {}
+        }
         Ok(Self {
             path: path.to_owned(),
             replacement: with_suffix(path, ".new"),
             location: Arc::new(
                 Location::new(path, &lock_path, &lock).map_err(failed("reading the lock file"))?,
             ),
+            reserve: Reserve::at(with_suffix(path, ".reserve")),
             sync_failed: Arc::default(),
             _lock: Some(lock),
         })
@@ -132,6 +146,7 @@ impl FileMedium {
             path: path.to_owned(),
             replacement: with_suffix(path, ".new"),
             location: Arc::new(Location::new(path, path, &file).map_err(failed)?),
+            reserve: Reserve::at(with_suffix(path, ".reserve")),
             sync_failed: Arc::default(),
             _lock: None,
         })
@@ -234,6 +249,22 @@ impl Medium for FileMedium {
         fs::rename(&self.replacement, &self.path)?;
         self.location.record_published();
         sync_directory(&self.path)
+    }
+
+    fn discard_replacement(&self) -> io::Result<()> {
+        if_there(fs::remove_file(&self.replacement)).map(drop)
+    }
+
+    fn file_bytes(&self) -> io::Result<u64> {
+        Ok(fs::metadata(&self.path)?.len())
+    }
+
+    fn hold_reserve(&self) -> io::Result<()> {
+        self.reserve.hold()
+    }
+
+    fn release_reserve(&self) -> io::Result<bool> {
+        self.reserve.release()
     }
 
     fn sync_failed(&self) -> bool {

@@ -9,7 +9,7 @@ use redb::Database;
 
 use super::damaged::{self, ReadableRows};
 use super::disk::{self, LoadError};
-use super::error::OpenStoreError;
+use super::error::{OpenStoreError, is_disk_full};
 use super::medium::{Medium, OpenError};
 use super::parser::Parser;
 use super::state::State;
@@ -32,22 +32,26 @@ fn open_or_create(
     config: &StoreConfig,
     parser: &Arc<Parser>,
     clock: &Clock,
-) -> Result<(Database, State), OpenFailure> {
+) -> Result<(Option<Database>, State), OpenFailure> {
     if let Some(loaded) = load(medium, config, parser, clock)? {
         let disk::Loaded { state, is_outdated } = loaded;
         if is_outdated {
             let database = replace(medium, &state, config).during("encrypting store file")?;
             tracing::info!(path = %medium.path().display(), "store file encrypted with the current key");
-            return Ok((database, state));
+            return Ok((Some(database), state));
         }
-        if let Some(database) = medium.open().during("opening store file")? {
-            return Ok((database, state));
+        match medium.open() {
+            Ok(Some(database)) => return Ok((Some(database), state)),
+            Ok(None) => {}
+            // The first write opens the file. Until the disk has free space, the store is read-only.
+            Err(OpenError::Database(err)) if is_disk_full(&err) => return Ok((None, state)),
+            Err(err) => return Err(err).during("opening store file"),
         }
     }
     // The file of a new store appears atomically, too.
     let state = State::new(Revision(0));
     let database = replace(medium, &state, config).during("creating store file")?;
-    Ok((database, state))
+    Ok((Some(database), state))
 }
 
 /// Reads and verifies a whole file, without changing it. Returns `None` if it does not exist.

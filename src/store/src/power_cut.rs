@@ -29,6 +29,9 @@ struct Inner {
     cut_at: Option<u64>,
     syncs: u64,
     full: bool,
+    has_reserve: bool,
+    /// Bytes that can be written to a full disk after the reserve was released.
+    spare_bytes: usize,
     /// Number of syncs until one fails.
     healthy_syncs: Option<u64>,
     error_after_sync: bool,
@@ -197,6 +200,36 @@ impl Medium for PowerCutDisk {
         Ok(())
     }
 
+    fn discard_replacement(&self) -> io::Result<()> {
+        self.lock().replacement = None;
+        Ok(())
+    }
+
+    fn file_bytes(&self) -> io::Result<u64> {
+        let mut inner = self.lock();
+        let main = inner.main.ok_or(io::ErrorKind::NotFound)?;
+        Ok(inner.file(main).live.len() as u64)
+    }
+
+    fn hold_reserve(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        if inner.full && !inner.has_reserve {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        inner.has_reserve = true;
+        inner.spare_bytes = 0;
+        Ok(())
+    }
+
+    fn release_reserve(&self) -> io::Result<bool> {
+        let mut inner = self.lock();
+        let was_held = std::mem::take(&mut inner.has_reserve);
+        if was_held {
+            inner.spare_bytes = 16 << 20;
+        }
+        Ok(was_held)
+    }
+
     fn sync_failed(&self) -> bool {
         self.lock().sync_failed
     }
@@ -232,7 +265,7 @@ impl StorageBackend for Backend {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut inner = self.disk.lock();
         inner.change()?;
-        let full = inner.full;
+        let full = inner.full && inner.spare_bytes == 0;
         let file = inner.file(self.file);
         if full && len as usize > file.live.len() {
             return Err(io::ErrorKind::StorageFull.into());
@@ -272,7 +305,8 @@ impl StorageBackend for Backend {
         let mut inner = self.disk.lock();
         inner.change()?;
         if inner.full {
-            return Err(io::ErrorKind::StorageFull.into());
+            let left = inner.spare_bytes.checked_sub(data.len());
+            inner.spare_bytes = left.ok_or(io::ErrorKind::StorageFull)?;
         }
         let file = inner.file(self.file);
         write_at(&mut file.live, offset as usize, data);

@@ -78,6 +78,8 @@ pub(super) struct State {
     records: BTreeMap<Key, Arc<Record>>,
     history: VecDeque<HistoryEntry>,
     history_bytes: usize,
+    /// Size of the current records.
+    records_bytes: usize,
 }
 
 impl State {
@@ -89,17 +91,19 @@ impl State {
             records: BTreeMap::new(),
             history: VecDeque::new(),
             history_bytes: 0,
+            records_bytes: 0,
         }
     }
 
     /// Creates a state of these records, without history.
     pub(super) fn of(revision: Revision, records: impl IntoIterator<Item = Arc<Record>>) -> Self {
-        let records = records.into_iter().map(|record| (record.key.clone(), record));
-        Self {
-            revision,
-            records: records.collect(),
-            ..Self::new(revision)
+        let mut state = Self::new(revision);
+        state.revision = revision;
+        for record in records {
+            state.records_bytes += size(&record);
+            state.records.insert(record.key.clone(), record);
         }
+        state
     }
 
     /// Returns the current records without history.
@@ -139,6 +143,11 @@ impl State {
         self.records.len()
     }
 
+    /// Returns the size of an equivalent log, without the structure of its file.
+    pub(super) fn bytes(&self) -> usize {
+        self.records_bytes + self.history_bytes
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&Arc<Record>> {
         self.records.get(key)
     }
@@ -147,10 +156,14 @@ impl State {
     pub(super) fn apply(&mut self, event: Arc<Event>, now: Instant) {
         debug_assert!(event.revision > self.revision);
         self.revision = event.revision;
-        match event.outcome() {
-            Some(record) => self.records.insert(record.key.clone(), Arc::clone(record)),
+        let replaced = match event.outcome() {
+            Some(record) => {
+                self.records_bytes += size(record);
+                self.records.insert(record.key.clone(), Arc::clone(record))
+            }
             None => self.records.remove(event.key()),
         };
+        self.records_bytes -= replaced.map_or(0, |record| size(&record));
         if event.revision > self.compacted {
             self.history_bytes += cost(&event);
             self.history.push_back(HistoryEntry { event, applied: now });
@@ -291,6 +304,11 @@ fn page<'a>(mut records: impl Iterator<Item = &'a Arc<Record>>, limit: Option<us
         revision: Revision::INITIAL,
         remaining: records.count(),
     }
+}
+
+/// Returns the size of a record in a log.
+fn size(record: &Record) -> usize {
+    record.key.as_str().len() + record.value.len()
 }
 
 /// Returns the memory that only the history needs for an event, in bytes. The current records are not part

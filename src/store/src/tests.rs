@@ -5,6 +5,7 @@ mod edges;
 mod failures;
 mod model;
 mod sealing;
+mod space;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -97,6 +98,16 @@ impl Manual {
 
     fn commit_one(&mut self, write: Write) -> Result<Arc<Record>, CommitError> {
         self.batch([write]).pop().expect("one write gets one reply")
+    }
+
+    /// Runs the maintenance.
+    fn maintain(&mut self) {
+        let (commands_tx, mut commands_rx) = mpsc::channel(1);
+        let (done, _) = oneshot::channel();
+        let queued = commands_tx.try_send(Command::Maintain { done });
+        queued.map_err(|_| "full").expect("the queue has room");
+        drop(commands_tx);
+        self.writer.run(&mut commands_rx);
     }
 
     fn list(&self, prefix: &str) -> Vec<(String, String)> {

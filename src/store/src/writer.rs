@@ -4,9 +4,11 @@
 //! Memory is authoritative while the process runs. If the disk fails, the batch fails and memory
 //! stays unchanged. The next batch first restores the file from memory.
 
+mod space;
+
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use redb::Database;
@@ -19,10 +21,12 @@ use super::parser::Parser;
 use super::state::{Garbage, HistoryLimits, State};
 use super::watch::Watchers;
 use super::{
-    Change, Event, EventKind, Expect, Guard, Key, Record, Revision, Seal, Shared, StoreConfig,
-    StoreMetrics, Write, disk,
+    Change, Event, EventKind, Expect, Guard, Key, Record, Revision, Seal, Shared, StoreConfig, StoreMetrics,
+    Write, disk,
 };
 use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
+use space::Space;
 
 /// Capacity of the writer's queue. Further callers wait.
 pub(super) const QUEUE_WRITES_MAX: usize = 1_024;
@@ -30,6 +34,8 @@ pub(super) const QUEUE_WRITES_MAX: usize = 1_024;
 /// smaller batches reduce latency.
 const BATCH_WRITES_MAX: usize = 256;
 const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Size of a batch that must fit into the disk space that is reserved for deletions.
+const LOW_SPACE_BATCH_BYTES_MAX: usize = 1 << 20;
 /// Limit of a value, larger than the largest request body of the API server (3 MiB).
 pub(crate) const VALUE_BYTES_MAX: usize = 4 << 20;
 
@@ -38,6 +44,9 @@ pub(super) enum Command {
         write: Write,
         guards: Vec<Guard>,
         reply: Reply,
+    },
+    Maintain {
+        done: oneshot::Sender<()>,
     },
     Close {
         done: oneshot::Sender<()>,
@@ -63,6 +72,9 @@ pub(super) struct Writer {
     seal: Option<Arc<dyn Seal>>,
     clock: Clock,
     durable_tx: watch::Sender<Revision>,
+    space: Space,
+    /// Reason why writes fail.
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 /// Writes that are evaluated but not durable.
@@ -74,19 +86,15 @@ struct Batch {
     /// Replies to send once the batch is durable.
     replies: Vec<(Reply, Outcome)>,
     bytes: usize,
-}
-
-impl Batch {
-    fn full(&self) -> bool {
-        self.replies.len() >= BATCH_WRITES_MAX || self.bytes >= BATCH_BYTES_MAX
-    }
+    /// True if the batch contains deletions, which may use reserved disk space.
+    has_deletions: bool,
 }
 
 impl Writer {
     /// Creates a writer for the state that was loaded from `medium`.
     pub(super) fn new(
         medium: Box<dyn Medium>,
-        database: Database,
+        database: Option<Database>,
         mut state: State,
         parser: Arc<Parser>,
         config: &StoreConfig,
@@ -109,7 +117,7 @@ impl Writer {
         Self {
             shared,
             medium,
-            database: Some(database),
+            database,
             suspect: false,
             last_failure: None,
             garbage,
@@ -119,6 +127,8 @@ impl Writer {
             seal: seal.clone(),
             clock,
             durable_tx,
+            space: Space::default(),
+            failure: Arc::default(),
         }
     }
 
@@ -128,6 +138,11 @@ impl Writer {
 
     pub(super) fn durable(&self) -> watch::Receiver<Revision> {
         self.durable_tx.subscribe()
+    }
+
+    /// Returns the reason why writes fail, if they do.
+    pub(super) fn failure(&self) -> Arc<Mutex<Option<String>>> {
+        Arc::clone(&self.failure)
     }
 
     /// Closes the file and releases its lock, then ends all watchers.
@@ -143,8 +158,12 @@ impl Writer {
     pub(super) fn run(&mut self, commands: &mut mpsc::Receiver<Command>) -> Option<oneshot::Sender<()>> {
         let mut next = commands.blocking_recv();
         while let Some(command) = next.take() {
+            if self.is_low_on_space() {
+                self.hold_reserve();
+            }
             let mut batch = Batch::default();
             let mut closing = None;
+            let mut maintaining = None;
             let mut current = Some(command);
             while let Some(command) = current.take() {
                 match command {
@@ -152,22 +171,39 @@ impl Writer {
                         let outcome = self.decide(&mut batch, write, guards);
                         batch.replies.push((reply, outcome));
                     }
+                    Command::Maintain { done } => {
+                        maintaining = Some(done);
+                        break;
+                    }
                     Command::Close { done } => {
                         closing = Some(done);
                         break;
                     }
                 }
-                if !batch.full() {
+                if !self.is_full(&batch) {
                     current = commands.try_recv().ok();
                 }
             }
             self.commit(batch);
+            if let Some(done) = maintaining {
+                self.maintain();
+                // The caller may have stopped waiting.
+                let _ = done.send(());
+            }
             if closing.is_some() {
                 return closing;
             }
             next = commands.blocking_recv();
         }
         None
+    }
+
+    fn is_full(&self, batch: &Batch) -> bool {
+        let bytes_max = match self.is_low_on_space() {
+            true => LOW_SPACE_BATCH_BYTES_MAX,
+            false => BATCH_BYTES_MAX,
+        };
+        batch.replies.len() >= BATCH_WRITES_MAX || batch.bytes >= bytes_max
     }
 
     fn decide(&self, batch: &mut Batch, write: Write, guards: Vec<Guard>) -> Outcome {
@@ -189,7 +225,15 @@ impl Writer {
                 .map_or(shared.state.revision(), |event| event.revision);
             (held(&key), newest.next())
         };
+        let is_deletion = match &change {
+            Change::Put(_) => false,
+            Change::PutBeforeDeletion(_) | Change::Delete(_) => true,
+        };
         let event = Arc::new(evaluate(key, &expect, change, current, revision, &self.parser)?);
+        if !is_deletion {
+            self.check_room(&event, batch.bytes)?;
+        }
+        batch.has_deletions |= is_deletion;
         let record = Arc::clone(&event.record);
         batch.bytes += record.value.len();
         batch
@@ -200,7 +244,13 @@ impl Writer {
     }
 
     fn commit(&mut self, batch: Batch) {
-        let Batch { events, replies, .. } = batch;
+        let Batch {
+            events,
+            replies,
+            bytes,
+            has_deletions,
+            ..
+        } = batch;
         let conflicts = replies
             .iter()
             .filter(|(_, outcome)| matches!(outcome, Err(CommitError::Conflict { .. })));
@@ -209,7 +259,17 @@ impl Writer {
             None
         } else {
             let start = self.clock.instant();
-            let failure = self.make_durable(&events).err().map(Arc::new);
+            let mut written = self.make_durable(&events);
+            if has_deletions && let Err(failure) = written {
+                written = self.retry_with_reserve(failure, |writer| writer.make_durable(&events));
+            }
+            let failure = written.err().map(Arc::new);
+            match &failure {
+                Some(failure) => self.set_failure(Some(Chain(&**failure).to_string())),
+                // Deletions with reserved space do not show that other writes succeed.
+                None if has_deletions && self.is_low_on_space() => {}
+                None => self.set_failure(None),
+            }
             self.metrics.batch_writes.observe(events.len() as f64);
             self.metrics
                 .commit_seconds
@@ -230,6 +290,7 @@ impl Writer {
         }
         if failure.is_none() {
             self.compact();
+            self.record_written(bytes, has_deletions);
         }
     }
 
@@ -263,7 +324,7 @@ impl Writer {
         self.suspect |= closed.is_err() || self.medium.sync_failed() || source.is::<Panicked>();
         let path = self.medium.path().to_owned();
         let failure = StorageFailure { action, path, source };
-        let text = rooflet_base::error::Chain(&failure).to_string();
+        let text = Chain(&failure).to_string();
         // Clients repeat failed writes every few seconds.
         if self.last_failure.as_ref() != Some(&text) {
             tracing::error!(
@@ -310,18 +371,10 @@ impl Writer {
 
     fn rebuild(&mut self) -> Result<Database, StorageFailure> {
         self.check_location(Location::check_replaceable)?;
-        let database = match self.medium.create_replacement() {
+        let database = match self.replacement() {
             Ok(database) => database,
-            Err(err) => return Err(self.failed("creating a new store file for", err)),
+            Err((action, err)) => return Err(self.failed(action, err)),
         };
-        let filled = {
-            let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
-            catch_panic(|| disk::fill(&database, &shared.state, self.seal.as_deref()))
-        };
-        filled.map_err(|err| self.failed("filling a new store file for", err))?;
-        self.medium
-            .publish_replacement()
-            .map_err(|err| self.failed("replacing store file", err))?;
         self.suspect = false;
         self.garbage.clear();
         Ok(database)
@@ -350,9 +403,12 @@ impl Writer {
     }
 
     fn compact(&mut self) {
-        if self.garbage.len() <= self.history.garbage_rows_max {
-            return;
+        if self.garbage.len() > self.history.garbage_rows_max {
+            self.compact_all();
         }
+    }
+
+    fn compact_all(&mut self) {
         let Some(database) = &self.database else { return };
         match catch_panic(|| disk::compact(database, &self.garbage)) {
             Ok(()) => {
@@ -398,12 +454,14 @@ fn evaluate(
         return Err(CommitError::Conflict { current });
     }
     let (kind, created, value) = match (change, &current) {
-        (Change::Put(put), Some(record)) => (
+        (Change::Put(put) | Change::PutBeforeDeletion(put), Some(record)) => (
             EventKind::Modified,
             record.created,
             encode(&key, || put(revision))?,
         ),
-        (Change::Put(put), None) => (EventKind::Created, revision, encode(&key, || put(revision))?),
+        (Change::Put(put) | Change::PutBeforeDeletion(put), None) => {
+            (EventKind::Created, revision, encode(&key, || put(revision))?)
+        }
         (Change::Delete(delete), Some(record)) => (
             EventKind::Deleted,
             record.created,

@@ -46,6 +46,10 @@ impl Api {
                         "data-directory",
                         is_live_only || self.engine.store.check_files().is_ok(),
                     ),
+                    (
+                        "storage",
+                        is_live_only || self.engine.store.write_failure().is_none(),
+                    ),
                 ];
                 Ok(health::reply(endpoint, check.as_deref(), &request.query, &checks))
             }

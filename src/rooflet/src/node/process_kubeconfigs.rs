@@ -59,6 +59,28 @@ impl ProcessKubeconfigs {
         Ok(gateway.min(controller))
     }
 
+    /// Like [`write`](Self::write). On a full disk, keeps the files of an earlier start, and the renewal
+    /// is due immediately.
+    pub(super) fn write_or_keep(&self) -> Result<Timestamp, ProcessKubeconfigError> {
+        let is_usable =
+            |path: Utf8PathBuf| kubeconfig::is_for(path.as_std_path(), &self.server, &self.authority);
+        match self.write() {
+            Err(ProcessKubeconfigError::Write(err))
+                if err.is_disk_full()
+                    && is_usable(of_gateway(&self.data_dir))
+                    && is_usable(of_controller(&self.data_dir)) =>
+            {
+                warn!(
+                    error = %Chain(&err),
+                    "kept the certificates of gateway and controller; retrying in {} s",
+                    PERIOD.as_secs()
+                );
+                Ok(self.clock.now())
+            }
+            written => written,
+        }
+    }
+
     fn write_one(&self, role: Role, path: &Utf8Path) -> Result<Timestamp, ProcessKubeconfigError> {
         let identity = Identity::new(role, &self.hostname);
         let issued = self.clients.issue_client(&identity, LIFETIME, self.clock.now())?;

@@ -448,7 +448,7 @@ async fn start_api_server(
         hostname: Host::Native.identity().hostname.to_lowercase(),
         clock: clock.clone(),
     };
-    let renew_at = processes.write()?;
+    let renew_at = processes.write_or_keep()?;
     processes.keep(renew_at, tasks);
     kubeconfig::write_extended(
         config.kubeconfig_out.as_std_path(),
