@@ -3,15 +3,17 @@
 pub(crate) mod machine;
 pub(crate) mod node;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kube::ResourceExt;
 
 use super::request::{ReplicaKey, ReplicaRequest};
 use crate::fleet::machine::{Fits, Machines, Offer};
 use crate::fleet::node::{Claim, Copies, Load, NodeFacts, NodeState, Resident};
+use crate::placement::filter::filter;
 use crate::placement::ranking::Ranking;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
+use rooflet_base::units::Bytes;
 
 /// Maximum number of changes that are stored for rankings. Beyond it, rankings are computed again.
 const MAX_CHANGES: usize = 100_000;
@@ -39,9 +41,30 @@ pub struct Fleet {
     /// Nodes with replicas of each deployment, without terminating replicas.
     nodes_of_deployments: HashMap<ReplicaKey, BTreeSet<String>>,
     changes: Changes,
+    /// Changes since the last call of [`Fleet::take_growth`].
+    growth: Growth,
     rankings: Vec<Ranking>,
     /// Replicas that were bound, unbound or nominated during [`Fleet::recording_moves`].
     moved: Option<BTreeSet<ReplicaKey>>,
+}
+
+/// Changes after which a node may accept a replica that it rejected before.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Growth {
+    /// Nodes on which replicas released capacity.
+    pub(crate) freed: BTreeSet<String>,
+    /// Nodes that were added, updated or removed.
+    pub(crate) updated: BTreeSet<String>,
+    /// Deployments whose numbers of replicas per node changed.
+    pub(crate) regrouped: HashSet<ReplicaKey>,
+    /// True if nodes were added or removed, or labels changed.
+    pub(crate) is_topology_changed: bool,
+}
+
+impl Growth {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.freed.is_empty() && self.updated.is_empty() && self.regrouped.is_empty()
+    }
 }
 
 /// Changed nodes, in order.
@@ -153,6 +176,7 @@ impl Fleet {
                 } else {
                     // Labels determine a node's topology domain, which rankings compute once.
                     self.changes.restart();
+                    self.growth.is_topology_changed = true;
                 }
             }
             Err(at) => {
@@ -187,8 +211,10 @@ impl Fleet {
                     self.nominate(&name, key, claim);
                 }
                 self.changes.restart();
+                self.growth.is_topology_changed = true;
             }
         }
+        self.growth.updated.insert(name);
         true
     }
 
@@ -214,19 +240,34 @@ impl Fleet {
             self.nominate(name, key, nominee.claim);
         }
         self.changes.restart();
+        self.growth.is_topology_changed = true;
+        self.growth.updated.insert(name.to_owned());
     }
 
     /// Adds or updates a replica.
     pub fn set_replica(&mut self, replica: &ModelReplica) {
         let key = ReplicaKey::of(replica);
-        self.remove_replica(&key);
         let claim = Claim::new(replica);
+        if self.has_claim(&key, replica.spec.node_name.as_deref(), &claim) {
+            return;
+        }
+        self.remove_replica(&key);
         let nominated = claim.request.nominated.clone();
         match (&replica.spec.node_name, nominated) {
             (Some(node), _) => self.bind(node.clone(), key, claim),
             (None, Some(node)) if !claim.ending => self.nominate(&node, key, claim),
             (None, _) => {}
         }
+    }
+
+    /// Returns whether the replica is bound to this node with the same claim. Most changes of a
+    /// replica's status do not change its claim.
+    fn has_claim(&self, key: &ReplicaKey, node: Option<&str>, claim: &Claim) -> bool {
+        let bound = node.filter(|node| self.bound.get(key).map(String::as_str) == Some(*node));
+        let resident = bound
+            .and_then(|node| self.node(node))
+            .and_then(|node| node.residents.get(key));
+        resident.is_some_and(|resident| resident.claim == *claim) && !self.nominated.contains_key(key)
     }
 
     /// Removes a replica with its binding and nomination.
@@ -244,6 +285,7 @@ impl Fleet {
         if let Ok(at) = self.position(&name) {
             self.nodes[at].nominees.remove(key);
             self.changes.mark(at);
+            self.growth.freed.insert(name);
         } else if let Some(nominees) = self.missing_nominees.get_mut(&name) {
             nominees.remove(key);
             if nominees.is_empty() {
@@ -260,10 +302,12 @@ impl Fleet {
             let resident = self.nodes[at].residents.remove(key);
             self.recount(at);
             self.changes.mark(at);
+            self.growth.freed.insert(name.clone());
             resident?.claim
         } else {
             self.missing.get_mut(&name)?.remove(key)?
         };
+        self.growth.regrouped.extend(claim.request.deployment.clone());
         Some((name, claim))
     }
 
@@ -283,6 +327,7 @@ impl Fleet {
     }
 
     fn bind(&mut self, node: String, key: ReplicaKey, claim: Claim) {
+        self.growth.regrouped.extend(claim.request.deployment.clone());
         match self.position(&node) {
             Ok(at) => self.enter(at, key.clone(), claim),
             Err(_) => drop(
@@ -428,5 +473,58 @@ impl Fleet {
     /// nodes.
     pub(super) fn fits(&mut self, request: &ReplicaRequest) -> (Fits<'_>, &[NodeState]) {
         (self.machines.fits(request), &self.nodes)
+    }
+    /// Returns the changes since the last call.
+    pub(crate) fn take_growth(&mut self) -> Growth {
+        std::mem::take(&mut self.growth)
+    }
+
+    /// Returns the replicas for which others are preempted on the node.
+    pub(crate) fn nominees(&self, name: &str) -> Vec<ReplicaKey> {
+        match self.node(name) {
+            Some(node) => node.nominees.keys().cloned().collect(),
+            None => (self.missing_nominees.get(name))
+                .map(|nominees| nominees.keys().cloned().collect())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Returns the smallest memory that the request needs on a node of the fleet, or `None` if it
+    /// runs on none of their machines.
+    pub(crate) fn least_memory(&mut self, request: &ReplicaRequest) -> Option<Bytes> {
+        let (fits, nodes) = self.fits(request);
+        let needs = nodes
+            .iter()
+            .filter_map(|node| fits[node.machine_id].memory(request));
+        needs.min()
+    }
+
+    /// Returns the memory that the request needs on the node, or `None` if it never runs there.
+    pub(crate) fn memory_on(&mut self, name: &str, request: &ReplicaRequest) -> Option<Bytes> {
+        let at = self.position(name).ok()?;
+        let fit = self.machines.fit(self.nodes[at].machine_id, request);
+        fit.memory(request)
+    }
+
+    /// Returns an upper bound of the number of requests like this one that the node accepts, if
+    /// they may preempt all replicas of lower priorities. Topology spread is not considered.
+    pub(crate) fn room(&mut self, name: &str, request: &ReplicaRequest) -> usize {
+        let Ok(at) = self.position(name) else { return 0 };
+        let node = &self.nodes[at];
+        let fit = self.machines.fit(node.machine_id, request);
+        let load = node.load_after_preemption(request);
+        if filter(request, node, fit, &load).is_err() {
+            return 0;
+        }
+        let needed = fit.memory(request).unwrap_or(Bytes::ZERO);
+        match (needed, &fit.requirements) {
+            // A replica of unknown size fills its node.
+            (_, None) => 1,
+            (Bytes::ZERO, Some(_)) => usize::MAX,
+            (needed, Some(_)) => {
+                let count = load.free(node.allocatable).0 / needed.0;
+                usize::try_from(count).unwrap_or(usize::MAX).max(1)
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ mod quality;
 mod reserve;
 mod rivals;
 mod unschedulable;
+mod unschedulable_queue;
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use crate::request::ReplicaRequest;
 use rooflet_api::v1alpha1::{ArtifactSpec, ModelSource, NodeModel};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::admission::Requirements;
-use rooflet_roofline::memory::ServedModel;
+use rooflet_roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
 use rooflet_roofline::predict::calibration::Calibration;
 use rooflet_roofline::predict::{Hardware, Parameters};
 
@@ -127,6 +127,21 @@ pub(crate) struct Fit {
     pub(crate) obstacle: Option<Rejection>,
     /// Bytes of the model to download.
     pub(crate) download: Bytes,
+}
+
+impl Fit {
+    /// Returns the memory without which the machine rejects the request, or `None` if it always
+    /// rejects the request.
+    pub(crate) fn memory(&self, request: &ReplicaRequest) -> Option<Bytes> {
+        if self.obstacle.is_some() {
+            return None;
+        }
+        Some(match &self.requirements {
+            Some(_) if request.overridden => Bytes::ZERO,
+            Some(requirements) => requirements.reservation.total(),
+            None => RUNTIME_OVERHEAD,
+        })
+    }
 }
 
 /// Availability of a model: number of machines by context length.

@@ -475,6 +475,40 @@ impl NodeState {
         std::borrow::Cow::Owned(Load::of(all))
     }
 
+    /// Returns whether the request may preempt the replica.
+    fn is_preemptible(resident: &Resident, priority: i32) -> bool {
+        resident.claim.replaceable && resident.claim.request.priority < priority
+    }
+
+    /// Returns the load that counts for a request after the preemption of all replicas of lower
+    /// priorities.
+    pub(crate) fn load_after_preemption(&self, request: &ReplicaRequest) -> std::borrow::Cow<'_, Load> {
+        let lowest = self.lowest_priority;
+        if lowest.is_none_or(|lowest| lowest >= request.priority) {
+            return self.load_for(request);
+        }
+        let residents = self.residents.iter();
+        let stays = residents.filter(|(_, resident)| !Self::is_preemptible(resident, request.priority));
+        let nominees = self.nominees.iter().filter(|(key, nominee)| {
+            **key != request.key && nominee.claim.request.priority >= request.priority
+        });
+        std::borrow::Cow::Owned(Load::of(stays.chain(nominees)))
+    }
+
+    /// Returns an upper bound of the free memory after the preemption of all replicas below this
+    /// priority.
+    pub(crate) fn free_after_preemption(&self, priority: i32) -> Bytes {
+        if self.lowest_priority.is_none_or(|lowest| lowest >= priority) {
+            return self.free();
+        }
+        if self.load.undetermined > 0 {
+            return self.allocatable;
+        }
+        let residents = self.residents.values();
+        let gone = residents.filter(|resident| Self::is_preemptible(resident, priority));
+        self.free() + gone.map(Resident::bytes).sum()
+    }
+
     /// Returns the chip time share of each replica, without failed replicas, which have no worker.
     pub(crate) fn reserved_shares(&self) -> impl Iterator<Item = (&ReplicaRequest, f64)> {
         let running = self.residents.values().filter(|resident| !resident.claim.failed);

@@ -24,12 +24,13 @@ pub fn bind_all<'a>(
 /// Decides for every request in the given order, and enters each placement into `fleet`.
 ///
 /// If no node accepts a request, earlier requests of the same call may move to other nodes. Up to
-/// `preemptions` requests may preempt bound replicas; pass the requests in order of priority.
+/// `max_preemptions` requests may preempt bound replicas; pass the requests in order of priority.
 pub fn decide_all<'a>(
     requests: impl IntoIterator<Item = &'a ReplicaRequest>,
     fleet: &mut Fleet,
-    mut preemptions: usize,
+    max_preemptions: usize,
 ) -> Vec<Decision> {
+    let mut preemptions = max_preemptions;
     let requests: Vec<_> = requests.into_iter().collect();
     let mut decisions: Vec<_> = requests
         .iter()
@@ -40,6 +41,7 @@ pub fn decide_all<'a>(
                 fleet.place(request, placement.node());
             }
             let mut preemption = None;
+            let is_deferred = outcome.is_err() && preemptions == 0 && max_preemptions > 0;
             if outcome.is_err() && preemptions > 0 {
                 preemption = preempt(request, fleet);
                 preemptions -= usize::from(preemption.is_some());
@@ -48,6 +50,7 @@ pub fn decide_all<'a>(
                 key: request.key.clone(),
                 outcome,
                 preemption,
+                is_deferred,
             }
         })
         .collect();

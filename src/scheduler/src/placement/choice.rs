@@ -89,6 +89,8 @@ pub struct Decision {
     pub outcome: Result<Placement, Unschedulable>,
     /// Preemption for the replica, if no node accepts it.
     pub preemption: Option<Preemption>,
+    /// True if the call reached its maximum of preemptions before this replica.
+    pub is_deferred: bool,
 }
 
 /// Returns the best node for one replica, without reserving it.

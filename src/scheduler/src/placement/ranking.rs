@@ -197,7 +197,7 @@ impl Ranking {
 
 /// Returns the part of a request that determines the ranking. The deployment is included only with
 /// a spread. The key is empty, so that nominations of all replicas count.
-fn shared(request: &ReplicaRequest) -> ReplicaRequest {
+pub(crate) fn shared(request: &ReplicaRequest) -> ReplicaRequest {
     let no_key = ReplicaKey {
         namespace: String::new(),
         name: String::new(),
