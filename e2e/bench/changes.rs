@@ -21,6 +21,8 @@ pub(crate) fn run() {
         "full pass, s",
         "scale by one, ms",
         "99th percentile, ms",
+        "cordon, ms",
+        "99th percentile, ms",
         "routing change, ms",
         "99th percentile, ms",
     ]);
@@ -29,13 +31,20 @@ pub(crate) fn run() {
         let began = Instant::now();
         control.full_pass();
         let placing = began.elapsed().as_secs_f64();
+        // The first pass states reasons from before its last placements.
+        control.full_pass();
         let began = Instant::now();
-        assert_eq!(control.full_pass(), 0, "a second pass writes nothing");
+        assert_eq!(control.full_pass(), 0, "another pass writes nothing");
         let full = began.elapsed().as_secs_f64();
         let bound = control.bound();
         let scaling = Samples::new((0..TURNS).map(|turn| {
             let began = Instant::now();
             assert!(control.scale_one(turn) > 1, "the deployment is scaled");
+            milliseconds(began.elapsed())
+        }));
+        let cordons = Samples::new((0..TURNS).map(|turn| {
+            let began = Instant::now();
+            control.cordon_one(turn);
             milliseconds(began.elapsed())
         }));
         let mut routing = RoutingTrial::new(nodes);
@@ -52,6 +61,8 @@ pub(crate) fn run() {
             format!("{full:.2}"),
             format!("{scaling:.3}"),
             format!("{:.3}", scaling.quantile(0.99)),
+            format!("{cordons:.3}"),
+            format!("{:.3}", cordons.quantile(0.99)),
             format!("{routes:.4}"),
             format!("{:.4}", routes.quantile(0.99)),
         ]);

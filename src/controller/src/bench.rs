@@ -37,6 +37,8 @@ pub struct ControlTrial {
     /// Deployments whose plan may differ.
     queue: WorkQueue,
     began: Instant,
+    /// Number of replicas that passes of the binder tried to place.
+    tried: usize,
     /// Number of writes, which is also the resourceVersion of the last written object.
     writes: u64,
 }
@@ -56,6 +58,7 @@ impl ControlTrial {
             index: Index::new(0),
             queue: WorkQueue::default(),
             began: Clock::System.instant(),
+            tried: 0,
             writes: 0,
         };
         for node in macs(nodes) {
@@ -126,6 +129,27 @@ impl ControlTrial {
         usize::try_from(self.writes - writes).unwrap_or(usize::MAX)
     }
 
+    /// Cordons or uncordons one node, and runs the passes that this causes. Returns the number of
+    /// writes.
+    ///
+    /// # Panics
+    /// If the trial has no nodes.
+    pub fn cordon_one(&mut self, turn: usize) -> usize {
+        let number = (turn / 2 * 7919) % self.nodes.len();
+        let writes = self.writes;
+        if let Some((key, node)) = self.nodes.iter().nth(number) {
+            let mut changed = node.as_ref().clone();
+            changed.spec.unschedulable = turn.is_multiple_of(2);
+            let (key, changed) = (key.clone(), Arc::new(changed));
+            let mut effects = Effects::default();
+            self.index.apply_node(&change(&key, &changed), &mut effects);
+            self.nodes.insert(key, changed);
+            self.enqueue(effects);
+        }
+        self.settle();
+        usize::try_from(self.writes - writes).unwrap_or(usize::MAX)
+    }
+
     /// Runs passes until no deployment is queued and the binder writes nothing.
     fn settle(&mut self) {
         loop {
@@ -137,9 +161,10 @@ impl ControlTrial {
                 self.queue.finish(&key);
             }
             let snapshot = Snapshot {
-                replicas: self.index.candidates(),
+                replicas: self.index.fleet.candidates(now()),
                 ..Snapshot::default()
             };
+            self.tried += snapshot.replicas.len();
             let intents = binding_intents(&mut self.index.fleet, &snapshot, now());
             if intents.writes.is_empty() {
                 return;
@@ -304,4 +329,35 @@ fn ready(mut status: ModelReplicaStatus) -> ModelReplicaStatus {
         );
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn change_tries_only_replicas_that_it_can_help() {
+        const NODES: usize = 60;
+        let mut trial = ControlTrial::new(NODES);
+        trial.full_pass();
+        let waiting = trial.replicas.len() - trial.bound();
+        assert!(waiting > 30, "{waiting} replicas wait");
+        trial.tried = 0;
+        let changes = 40;
+        for turn in 0..changes {
+            trial.scale_one(turn);
+        }
+        let tried = trial.tried;
+        assert!(
+            tried < 8 * changes,
+            "{changes} changes try {tried} replicas, {waiting} wait"
+        );
+        let bound = trial.bound();
+        trial.full_pass();
+        assert_eq!(
+            trial.bound(),
+            bound,
+            "a pass over all replicas binds no other replica"
+        );
+    }
 }

@@ -3,8 +3,9 @@
 //! Each decision accounts for the decisions before it. The server rejects a binding if the replica
 //! has changed since the binder read it.
 
+mod advice;
 pub(crate) mod binding;
-mod candidate;
+pub(crate) mod candidate;
 mod settling;
 mod writes;
 
@@ -16,18 +17,15 @@ use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::deployment::refused_recently;
 use super::executor::Executor;
 use super::fleet::{name, object_key};
 use super::intent::{Intent, Snapshot, Version};
-use super::node_lifecycle::{left_node, moves_to};
 use super::runtime::{PassStatus, Reconciler};
 use super::world::World;
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
-use rooflet_api::meta::{DEPLOYMENT_LABEL, REVISION_LABEL};
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaStatus};
 use rooflet_client::ObjectKey;
-use rooflet_scheduler::{Decision, Fleet, Preemption, ReplicaKey, ReplicaRequest, decide_all, is_waited_for};
+use rooflet_scheduler::{Decision, Fleet, Preemption, ReplicaKey, decide_all, is_waited_for};
 
 /// Maximum number of replicas for which one pass preempts others. Later passes handle the rest.
 const MAX_PREEMPTIONS: usize = 16;
@@ -36,9 +34,9 @@ const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 /// Maximum number of victims listed in one message.
 const MAX_NAMED: usize = 5;
 
+use advice::Advice;
 pub use binding::bound_status;
-pub(crate) use candidate::is_candidate;
-use candidate::{is_unconfirmed, is_unscheduled};
+use candidate::{Unplaced, is_unconfirmed, is_unscheduled, revision};
 pub use settling::Settling;
 #[cfg(test)]
 pub(crate) use settling::are_replicas_missing;
@@ -73,20 +71,32 @@ enum Step<'a> {
     },
 }
 
-/// Returns the actions for all replicas for which [`is_candidate`] returns true, in order. `find`
-/// returns any replica of the fleet. On return, `fleet` contains the placements.
+/// Returns the actions for the given candidates, in order, and the replicas that wait for a change
+/// of the fleet. `find` returns any replica of the fleet. On return, `fleet` contains the
+/// placements.
 fn plan<'a>(
     fleet: &mut Fleet,
     replicas: &[&'a ModelReplica],
     find: impl Fn(&ReplicaKey) -> Option<&'a ModelReplica>,
     now: Timestamp,
-) -> Vec<Step<'a>> {
+) -> (Vec<Step<'a>>, Vec<Unplaced>) {
     let unscheduled = unscheduled(replicas);
-    let requests = requests(&unscheduled, replicas, now);
+    let advice = Advice::of(replicas, now);
+    let requests: Vec<_> = unscheduled
+        .iter()
+        .map(|replica| advice.request(replica))
+        .collect();
     let decisions = decide_all(&requests, fleet, MAX_PREEMPTIONS);
-    let mut steps = Vec::new();
-    for ((replica, request), decision) in unscheduled.iter().zip(&requests).zip(decisions) {
-        if decision.outcome.is_ok() || !is_waited_for(request, fleet) {
+    let (mut steps, mut unplaced) = (Vec::new(), Vec::new());
+    for ((replica, request), decision) in unscheduled.iter().zip(requests).zip(decisions) {
+        if decision.outcome.is_err() && decision.preemption.is_none() && !decision.is_deferred {
+            unplaced.push(Unplaced {
+                request: request.clone(),
+                created: replica.metadata.creation_timestamp.as_ref().map(|time| time.0),
+                retry_at: advice.expiry(replica),
+            });
+        }
+        if decision.outcome.is_ok() || !is_waited_for(&request, fleet) {
             steps.extend(step(replica, decision, &find, now));
         }
     }
@@ -96,38 +106,7 @@ fn plan<'a>(
             .copied()
             .filter_map(|replica| confirmation(replica, now)),
     );
-    steps
-}
-
-/// Returns the scheduling requests of unscheduled replicas.
-fn requests(unscheduled: &[&ModelReplica], all: &[&ModelReplica], now: Timestamp) -> Vec<ReplicaRequest> {
-    let refused: Vec<_> = all
-        .iter()
-        .copied()
-        .filter(|replica| refused_recently(replica, now).is_some())
-        .collect();
-    let moving: Vec<_> = all
-        .iter()
-        .copied()
-        .filter(|replica| moves_to(replica).is_some())
-        .collect();
-    unscheduled
-        .iter()
-        .map(|replica| {
-            let mut request = ReplicaRequest {
-                refused: refusals(replica, &refused, now),
-                ..ReplicaRequest::new(replica)
-            };
-            for sibling in moving
-                .iter()
-                .filter(|sibling| revision(sibling) == revision(replica))
-            {
-                request.refused.extend(left_node(sibling));
-                request.nominated = request.nominated.or_else(|| moves_to(sibling).map(str::to_owned));
-            }
-            request
-        })
-        .collect()
+    (steps, unplaced)
 }
 
 /// Returns the replicas without a node in scheduling order: by priority, then by revision. The
@@ -156,16 +135,6 @@ fn unscheduled<'a>(replicas: &[&'a ModelReplica]) -> Vec<&'a ModelReplica> {
         )
     });
     unscheduled
-}
-
-/// Returns the namespace, deployment and revision of the replica.
-fn revision(replica: &ModelReplica) -> (Option<&str>, Option<&str>, Option<&str>) {
-    let label = |name: &str| replica.labels().get(name).map(String::as_str);
-    (
-        replica.metadata.namespace.as_deref(),
-        label(DEPLOYMENT_LABEL),
-        label(REVISION_LABEL),
-    )
 }
 
 fn step<'a>(
@@ -255,19 +224,6 @@ fn confirmation(replica: &ModelReplica, now: Timestamp) -> Option<Step<'_>> {
     })
 }
 
-/// Returns the nodes that recently rejected a replica of the same revision, with the messages.
-fn refusals(replica: &ModelReplica, refused: &[&ModelReplica], now: Timestamp) -> BTreeMap<String, String> {
-    let own = revision(replica);
-    refused
-        .iter()
-        .filter(|sibling| revision(sibling) == own)
-        .filter_map(|sibling| {
-            let refusal = refused_recently(sibling, now)?;
-            Some((sibling.spec.node_name.clone()?, refusal.message.clone()))
-        })
-        .collect()
-}
-
 /// Reconciler that binds replicas to nodes.
 pub(super) struct Binder {
     world: World,
@@ -308,7 +264,7 @@ impl Reconciler for Binder {
         }
         let now = world.clock.now();
         let mut index = world.index.lock().await;
-        let candidates = index.candidates();
+        let candidates = index.fleet.candidates(now);
         let is_any_unplaced = candidates.iter().any(|replica| replica.spec.node_name.is_none());
         let is_unsettled = is_any_unplaced && index.deployments.are_replicas_missing();
         let wait = self.settling.delay(is_unsettled, world.clock.instant());
@@ -320,10 +276,12 @@ impl Reconciler for Binder {
             return pass;
         }
         let replicas: Vec<_> = candidates.iter().map(AsRef::as_ref).collect();
-        let batches = index.fleet.trial(|fleet, objects| {
+        let (batches, unplaced) = index.fleet.trial(|fleet, objects| {
             let find = |key: &ReplicaKey| objects.get(&object_key(key)).map(AsRef::as_ref);
-            writes::batches(plan(fleet, &replicas, find, now))
+            let (steps, unplaced) = plan(fleet, &replicas, find, now);
+            (writes::batches(steps), unplaced)
         });
+        index.fleet.set_unschedulable(unplaced, now);
         let victims = batches.iter().flatten().filter_map(|write| {
             let Intent::DeleteReplica { of, .. } = &write.intent else {
                 return None;
@@ -342,22 +300,34 @@ impl Reconciler for Binder {
         let executions: Vec<_> = batches
             .into_iter()
             .map(|batch| {
-                let bound = batch.iter().find_map(|write| {
-                    let Intent::Bind { of, .. } = &write.intent else {
-                        return None;
-                    };
-                    Some(of.clone())
-                });
-                let execution = async move { (bound, Executor::new(world, snapshot).run(batch).await) };
+                let (mut bound, mut reported) = (None, None);
+                for write in &batch {
+                    if let Intent::Bind { of, .. } = &write.intent {
+                        bound = Some(of.clone());
+                    }
+                    if let Intent::ReplicaStatus { of, .. } = &write.intent {
+                        reported = Some(ObjectKey::new(of.namespace.as_deref(), &of.name));
+                    }
+                }
+                let execution =
+                    async move { (bound, reported, Executor::new(world, snapshot).run(batch).await) };
                 execution.boxed()
             })
             .collect();
         let mut executed = futures::stream::iter(executions).buffer_unordered(MAX_BINDINGS_IN_FLIGHT);
-        while let Some((bound, failures)) = executed.next().await {
+        let mut unreported = Vec::new();
+        while let Some((bound, reported, failures)) = executed.next().await {
             if !failures.is_empty() {
                 self.unclear.extend(bound);
+                unreported.extend(reported);
             }
             pass.record_failures(failures);
+        }
+        if !unreported.is_empty() {
+            let mut index = world.index.lock().await;
+            for key in unreported {
+                index.fleet.report_again(&key);
+            }
         }
         pass
     }

@@ -36,7 +36,9 @@ pub(super) use bounds::Bounds;
 pub(super) use index::{Affected, DeploymentIndex, labelled};
 pub(super) use reasons::NODE_NOT_READY;
 pub(super) use reconciler::DeploymentReconciler;
-pub(super) use replica::{is_leaving, is_unschedulable, leaving_since, refusal, refused_recently};
+pub(super) use replica::{
+    is_leaving, is_unschedulable, leaving_since, refusal, refusal_expiry, refused_recently,
+};
 pub use writes::intents as deployment_intents;
 pub(super) use writes::intents_for;
 

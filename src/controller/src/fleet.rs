@@ -1,13 +1,17 @@
 //! Fleet model of the scheduler, updated incrementally from nodes and replicas.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use kube::Resource;
+use jiff::Timestamp;
+use kube::{Resource, ResourceExt};
 
+use crate::binder::candidate::{Unplaced, is_candidate};
+use crate::deployment::refusal;
+use crate::node_lifecycle::moves_to;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_client::ObjectKey;
-use rooflet_scheduler::{Fleet, ReplicaKey};
+use rooflet_scheduler::{Fleet, ReplicaKey, ReplicaRequest, UnschedulableQueue, is_overridden};
 
 /// Objects of one kind at the last update.
 #[derive(Debug)]
@@ -66,12 +70,39 @@ pub(super) fn name<K: Resource>(object: &K) -> (Option<&str>, Option<&str>) {
     (meta.namespace.as_deref(), meta.name.as_deref())
 }
 
+/// Returns the facts about a replica on which its placement and the placement of other replicas
+/// depend.
+pub(super) fn placement(replica: &ModelReplica) -> impl PartialEq {
+    let status = replica.status.as_ref();
+    (
+        &replica.spec,
+        replica.metadata.uid.as_deref(),
+        replica.metadata.deletion_timestamp.is_some(),
+        replica.labels(),
+        is_overridden(replica),
+        status.and_then(|status| status.nominated_node_name.as_deref()),
+        advice(replica),
+    )
+}
+
+/// Returns the facts about a replica that determine the nodes of replicas of the same revision, if
+/// there are any.
+fn advice(replica: &ModelReplica) -> Option<impl PartialEq> {
+    let (refusal, target) = (refusal(replica), moves_to(replica));
+    let is_any = refusal.is_some() || target.is_some();
+    is_any.then_some((refusal, target, replica.spec.node_name.as_deref()))
+}
+
 /// Fleet model and the objects from which it was built. Between two calls, both agree.
 #[derive(Debug, Default)]
 pub struct FollowedFleet {
     fleet: Fleet,
     nodes: Objects<FleetNode>,
     replicas: Objects<ModelReplica>,
+    /// Replicas that the next pass of the binder processes.
+    candidates: BTreeSet<ObjectKey>,
+    /// Replicas that no node accepted, and that no change has helped since.
+    unschedulable: UnschedulableQueue,
 }
 
 impl FollowedFleet {
@@ -119,7 +150,74 @@ impl FollowedFleet {
             Some(replica) => self.fleet.set_replica(replica),
             None => self.fleet.remove_replica(&replica_key(key)),
         }
+        self.requeue(key, before.as_deref(), replica.map(Arc::as_ref));
         Some(before)
+    }
+
+    /// Updates the candidates after a change of a replica from `old` to `new`.
+    fn requeue(&mut self, key: &ObjectKey, old: Option<&ModelReplica>, new: Option<&ModelReplica>) {
+        if old.and_then(advice) != new.and_then(advice) {
+            for replica in [old, new].into_iter().flatten() {
+                for sibling in self.unschedulable.take_revision(&ReplicaRequest::new(replica)) {
+                    self.candidates.insert(object_key(&sibling));
+                }
+            }
+        }
+        if !new.is_some_and(is_candidate) {
+            self.candidates.remove(key);
+            self.unschedulable.remove(&replica_key(key));
+        } else if old.map(placement) != new.map(placement) || !self.is_unschedulable(key) {
+            self.retry(key);
+        }
+    }
+
+    /// Returns whether no node accepted the replica and no change has helped it since.
+    pub(super) fn is_unschedulable(&self, key: &ObjectKey) -> bool {
+        self.unschedulable.contains(&replica_key(key))
+    }
+
+    /// Adds a replica to the next pass of the binder.
+    fn retry(&mut self, key: &ObjectKey) {
+        self.unschedulable.remove(&replica_key(key));
+        self.candidates.insert(key.clone());
+    }
+
+    /// Adds an unschedulable replica to the next pass, because the write of its status failed.
+    pub(super) fn report_again(&mut self, key: &ObjectKey) {
+        if self.is_unschedulable(key) {
+            self.retry(key);
+        }
+    }
+
+    /// Records replicas that no node accepted at `now`.
+    pub(super) fn set_unschedulable(&mut self, unplaced: Vec<Unplaced>, now: Timestamp) {
+        for replica in unplaced {
+            let Unplaced {
+                request,
+                created,
+                retry_at,
+            } = replica;
+            self.candidates.remove(&object_key(&request.key));
+            self.unschedulable
+                .add(&request, created, retry_at, now, &mut self.fleet);
+        }
+    }
+
+    /// Returns whether a change of the fleet may require a pass of the binder.
+    pub(super) fn is_any_waiting(&self) -> bool {
+        !self.candidates.is_empty() || !self.unschedulable.is_empty()
+    }
+
+    /// Returns the replicas that a pass of the binder processes at `now`, ordered by namespace and
+    /// name.
+    pub(super) fn candidates(&mut self, now: Timestamp) -> Vec<Arc<ModelReplica>> {
+        let ready = self.unschedulable.take_ready(&mut self.fleet, now);
+        self.candidates.extend(ready.iter().map(object_key));
+        let candidates = self.candidates.iter();
+        candidates
+            .filter_map(|key| self.replicas.get(key))
+            .cloned()
+            .collect()
     }
 
     pub fn fleet(&self) -> &Fleet {

@@ -2,13 +2,9 @@
 //! updates one entry, and wakes only the reconcilers whose plans may differ.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
-use kube::ResourceExt;
-
-use super::binder::is_candidate;
-use super::deployment::{Affected, DeploymentIndex, is_leaving, labelled, refusal};
-use super::fleet::FollowedFleet;
+use super::deployment::{Affected, DeploymentIndex, is_leaving, labelled};
+use super::fleet::{FollowedFleet, placement};
 use super::node_lifecycle::{concerns_lifecycle, moves_to};
 use super::queue::Priority;
 use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
@@ -19,8 +15,6 @@ use rooflet_client::{Change, ObjectKey};
 pub(super) struct Index {
     pub(super) fleet: FollowedFleet,
     pub(super) deployments: DeploymentIndex,
-    /// Replicas that the binder may have to process.
-    candidates: BTreeSet<ObjectKey>,
     /// Replicas on each node.
     residents: HashMap<String, BTreeSet<ObjectKey>>,
     /// Nodes whose state or replicas may require a step of the node lifecycle.
@@ -55,18 +49,10 @@ impl Index {
         Self {
             fleet: FollowedFleet::new(reserve_node_failures),
             deployments: DeploymentIndex::default(),
-            candidates: BTreeSet::new(),
             residents: HashMap::new(),
             eventful_nodes: BTreeSet::new(),
             nodes: BTreeSet::new(),
         }
-    }
-
-    /// Returns the replicas that the binder may have to process, ordered by namespace and name.
-    pub(super) fn candidates(&self) -> Vec<Arc<ModelReplica>> {
-        let objects = self.fleet.replicas();
-        let found = self.candidates.iter().filter_map(|key| objects.get(key));
-        found.cloned().collect()
     }
 
     pub(super) fn apply_node(&mut self, change: &Change<FleetNode>, effects: &mut Effects) {
@@ -86,7 +72,7 @@ impl Index {
         effects.node_lifecycle |= was_eventful || is_eventful || existed != object.is_some();
         if self.fleet.set_node(key, object.as_ref()) {
             effects.fleet = true;
-            effects.binder |= !self.candidates.is_empty();
+            effects.binder |= self.fleet.is_any_waiting();
             self.neighbours(&key.name, Priority::Dependent, effects);
         }
     }
@@ -117,10 +103,6 @@ impl Index {
         let was_missing = self.deployments.are_replicas_missing();
         effects.add(self.deployments.set_replica(key, object.as_ref()));
         effects.binder |= was_missing && !self.deployments.are_replicas_missing();
-        match object.as_deref().is_some_and(is_candidate) {
-            true => self.candidates.insert(key.clone()),
-            false => self.candidates.remove(key),
-        };
         let (old, new) = (before.as_deref(), object.as_deref());
         let node = |replica: Option<&ModelReplica>| replica.and_then(|one| one.spec.node_name.clone());
         let (left, entered) = (node(old), node(new));
@@ -140,7 +122,7 @@ impl Index {
         }
         let is_placement_changed = old.map(placement) != new.map(placement);
         if is_placement_changed {
-            effects.binder |= !self.candidates.is_empty();
+            effects.binder |= self.fleet.is_any_waiting();
             for node in left.iter().chain(&entered) {
                 self.neighbours(node, Priority::Resync, effects);
             }
@@ -169,20 +151,6 @@ impl Index {
         let deployments = replicas.filter_map(|replica| labelled(replica.as_ref()));
         effects.add(deployments.map(|deployment| (deployment, priority)).collect());
     }
-}
-
-/// Returns the facts about a replica on which the placement of other replicas depends.
-fn placement(replica: &ModelReplica) -> impl PartialEq {
-    let status = replica.status.as_ref();
-    (
-        &replica.spec,
-        replica.metadata.uid.as_deref(),
-        replica.metadata.deletion_timestamp.is_some(),
-        replica.labels(),
-        moves_to(replica),
-        status.and_then(|status| status.nominated_node_name.as_deref()),
-        refusal(replica),
-    )
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Steps of one pass of the binder.
 
+use super::candidate::is_candidate;
 use super::*;
 use crate::fixture::node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use rooflet_api::meta::MIRROR_ANNOTATION;
+use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::at;
 
@@ -36,7 +37,8 @@ fn check(nodes: &[FleetNode], replicas: &[ModelReplica], expect: &str) {
     let mut fleet = Fleet::new(nodes, replicas);
     let find = |key: &ReplicaKey| replicas.iter().find(|replica| ReplicaKey::of(*replica) == *key);
     let candidates: Vec<_> = replicas.iter().filter(|replica| is_candidate(replica)).collect();
-    let steps: Vec<_> = plan(&mut fleet, &candidates, find, at(1000))
+    let (steps, _) = plan(&mut fleet, &candidates, find, at(1000));
+    let steps: Vec<_> = steps
         .iter()
         .map(|step| match step {
             Step::Bind { replica, node, .. } => format!("{}->{node}", replica.name_any()),
@@ -68,7 +70,7 @@ fn reports_an_unchanged_reason_once() {
     let mut x = replica("x", 1, None);
     let all = [&x];
     let mut fleet = Fleet::new(&nodes, all);
-    let Some(Step::Report { status, .. }) = plan(&mut fleet, &all, |_| None, at(1)).pop() else {
+    let Some(Step::Report { status, .. }) = plan(&mut fleet, &all, |_| None, at(1)).0.pop() else {
         panic!("the replica does not fit");
     };
     x.status = Some(*status);
@@ -85,7 +87,8 @@ fn preempts_once_and_keeps_the_freed_memory_for_the_preemptor() {
     let all = [&low, &high];
     let mut fleet = Fleet::new(&nodes, all);
     let find = |key: &ReplicaKey| all.into_iter().find(|replica| ReplicaKey::of(*replica) == *key);
-    let steps = plan(&mut fleet, &all, find, at(1000));
+    let (steps, unplaced) = plan(&mut fleet, &all, find, at(1000));
+    assert!(unplaced.is_empty(), "the next pass confirms the nomination");
     let [
         Step::Preempt {
             status,

@@ -1,26 +1,38 @@
 //! Writes of one pass of the binder.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Step, confirmation, plan, requests, unscheduled};
+use super::advice::Advice;
+use super::{Step, confirmation, plan, unscheduled};
 use crate::fleet::{FollowedFleet, object_key};
 use crate::intent::{
     Batch, Deletion, Dependency, EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Snapshot,
     Version,
 };
 use rooflet_api::v1alpha1::{ModelReplica, ModelReplicaStatus};
-use rooflet_client::EventType;
+use rooflet_client::{EventType, ObjectKey};
 use rooflet_scheduler::{ReplicaKey, Rival};
 
 /// Returns the writes of one pass of the binder. `fleet` follows the objects of the snapshot.
 pub fn intents(fleet: &mut FollowedFleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
-    let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
-    let batches = fleet.trial(|fleet, objects| {
+    let candidates: BTreeSet<_> = fleet
+        .candidates(now)
+        .iter()
+        .map(|replica| ObjectKey::of(replica.as_ref()))
+        .collect();
+    let replicas = snapshot.replicas.iter().map(Arc::as_ref);
+    let replicas: Vec<_> = replicas
+        .filter(|replica| candidates.contains(&ObjectKey::of(*replica)))
+        .collect();
+    let (batches, unplaced) = fleet.trial(|fleet, objects| {
         let find = |key: &ReplicaKey| objects.get(&object_key(key)).map(Arc::as_ref);
-        batches(plan(fleet, &replicas, find, now))
+        let (steps, unplaced) = plan(fleet, &replicas, find, now);
+        (batches(steps), unplaced)
     });
+    fleet.set_unschedulable(unplaced, now);
     Intents {
         writes: batches.into_iter().flatten().collect(),
         requeue_after: None,
@@ -122,7 +134,11 @@ fn event(replica: &ModelReplica, kind: EventType, reason: &str, message: String,
 pub fn rival(fleet: &mut FollowedFleet, snapshot: &Snapshot, rival: Rival, now: Timestamp) -> Intents {
     let replicas: Vec<_> = snapshot.replicas.iter().map(Arc::as_ref).collect();
     let unscheduled = unscheduled(&replicas);
-    let requests = requests(&unscheduled, &replicas, now);
+    let advice = Advice::of(&replicas, now);
+    let requests: Vec<_> = unscheduled
+        .iter()
+        .map(|replica| advice.request(replica))
+        .collect();
     let placed = fleet.trial(|fleet, _| rival.place_all(&requests, fleet));
     let mut intents = Intents::default();
     for (replica, node) in unscheduled.into_iter().zip(placed) {

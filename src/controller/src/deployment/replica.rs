@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 
@@ -88,6 +88,13 @@ pub(crate) fn refusal(replica: &ModelReplica) -> Option<&Condition> {
 /// Returns the [`refusal`] if it has not expired.
 pub(crate) fn refused_recently(replica: &ModelReplica, now: Timestamp) -> Option<&Condition> {
     refusal(replica).filter(|refusal| since(now, refusal.last_transition_time.0) < REFUSAL_PERIOD)
+}
+
+/// Returns the time at which a [`refusal`] expires.
+pub(crate) fn refusal_expiry(refusal: &Condition) -> Timestamp {
+    let period = SignedDuration::try_from(REFUSAL_PERIOD).unwrap_or(SignedDuration::MAX);
+    let expiry = refusal.last_transition_time.0.checked_add(period);
+    expiry.unwrap_or(Timestamp::MAX)
 }
 
 /// Reason why a replica is not Ready.

@@ -1,8 +1,10 @@
 //! Incremental index compared with the objects from which it was built.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use kube::ResourceExt;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -92,7 +94,7 @@ impl Index {
     /// Returns the writes of a pass of the binder over the candidates.
     fn binder_writes(&mut self) -> Vec<PlannedWrite> {
         let snapshot = Snapshot {
-            replicas: self.candidates(),
+            replicas: self.fleet.candidates(now()),
             ..Snapshot::default()
         };
         binding_intents(&mut self.fleet, &snapshot, now()).writes
@@ -221,6 +223,52 @@ fn own(
     );
     let owner = controller.map(|name| deployment(name, json!({}), false));
     meta.owner_references = owner.map(|owner| controller_reference(&owner).into_iter().collect());
+}
+
+#[test]
+fn unschedulable_replicas_wait_for_a_change_that_helps() {
+    let mut index = Index::new(0);
+    let replica = |name: &str, node: Option<&str>| {
+        let spec = json!({ "nodeName": node, "model": { "source": "local://guide" } });
+        let mut replica = ModelReplica::test(name, spec);
+        replica.metadata.namespace = Some("default".to_owned());
+        if node.is_some() {
+            let conditions = json!([{ "type": "Scheduled", "status": "True", "reason": "Assigned",
+                "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z" }]);
+            replica.status = serde_json::from_value(json!({ "conditions": conditions })).expect("valid");
+        }
+        replica
+    };
+    let names = |index: &mut Index| {
+        let candidates = index.fleet.candidates(now());
+        let names: Vec<_> = candidates.iter().map(|replica| replica.name_any()).collect();
+        names.join(" ")
+    };
+    let node = |gib| Event::Node(change(ObjectKey::new(None, "a"), Some(fixture::node("a", gib))));
+    index.apply(&node(2));
+    for name in ["r1", "r2", "r3"] {
+        index.apply(&Event::Replica(change(key(name), Some(replica(name, None)))));
+    }
+    assert_eq!(names(&mut index), "r1 r2 r3");
+    let writes = index.binder_writes();
+    assert_eq!(
+        writes.len(),
+        4,
+        "a binding with its confirmation, and two reports"
+    );
+    index.apply(&Event::Replica(change(key("r1"), Some(replica("r1", Some("a"))))));
+    assert_eq!(names(&mut index), "", "the node is full");
+    let mut changed = replica("r2", None);
+    changed.status.get_or_insert_default().admission = None;
+    index.apply(&Event::Replica(change(key("r2"), Some(changed))));
+    assert_eq!(names(&mut index), "", "only the status changed");
+    index.apply(&Event::Replica(change(key("r1"), None)));
+    assert_eq!(names(&mut index), "r2", "the node has room for one");
+    assert!(!index.binder_writes().is_empty());
+    let mut changed = replica("r3", None);
+    changed.spec.priority = 1;
+    index.apply(&Event::Replica(change(key("r3"), Some(changed))));
+    assert_eq!(names(&mut index), "r2 r3", "the binding is not written yet");
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
