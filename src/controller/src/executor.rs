@@ -17,6 +17,9 @@ use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, REPLICA_FINALIZER};
 use rooflet_api::v1alpha1::{ModelReplica, ModelRevision, ModelSource};
 use rooflet_client::ApiError;
 
+/// Maximum number of repeated writes of the condition Scheduled after conflicts.
+const MAX_CONFIRM_RETRIES: usize = 3;
+
 /// Executor of the writes of one pass. The writes refer to objects of `snapshot`.
 pub(super) struct Executor<'a> {
     world: &'a World,
@@ -146,17 +149,7 @@ impl<'a> Executor<'a> {
                 }
                 Ok(Outcome::Changed)
             }
-            Intent::ConfirmBinding { of, node } => {
-                let bound = world.replicas.get(of.namespace.as_deref(), &of.name);
-                match bound.filter(|bound| bound.uid().as_deref() == Some(of.uid.as_str())) {
-                    Some(bound) => {
-                        let status = bound_status(&bound, node, world.clock.now());
-                        let changed = world.status(&world.replicas, bound.as_ref(), &status).await?;
-                        Ok(Outcome::changed(changed))
-                    }
-                    None => Ok(Outcome::Unchanged),
-                }
-            }
+            Intent::ConfirmBinding { of, node } => self.confirm_binding(of, node).await,
             Intent::ReplicaStatus { of, status } => match find(&snapshot.replicas, of) {
                 Some(replica) => {
                     let changed = world.status(&world.replicas, replica, status).await?;
@@ -186,6 +179,27 @@ impl<'a> Executor<'a> {
                 Some(replica) => self.release(replica).await,
                 None => Ok(Outcome::Absent),
             },
+        }
+    }
+
+    /// Writes the condition Scheduled of a bound replica. The node's agent often writes the status at
+    /// the same time, so a conflict is repeated with the newest version.
+    async fn confirm_binding(&self, of: &Version, node: &str) -> Result<Outcome, ApiError> {
+        let (world, replicas) = (self.world, &self.world.replicas);
+        let mut attempts = 0;
+        loop {
+            let bound = replicas.get(of.namespace.as_deref(), &of.name);
+            let Some(bound) = bound.filter(|bound| bound.uid().as_deref() == Some(of.uid.as_str())) else {
+                return Ok(Outcome::Unchanged);
+            };
+            let status = bound_status(&bound, node, world.clock.now());
+            match world.status(replicas, bound.as_ref(), &status).await {
+                Err(ApiError::Conflict(_)) if attempts < MAX_CONFIRM_RETRIES => {
+                    attempts += 1;
+                    world.refresh(replicas, of).await?;
+                }
+                written => return Ok(Outcome::changed(written?)),
+            }
         }
     }
 
