@@ -48,7 +48,7 @@ pub use record::{Event, EventKind, Record};
 pub use revision::{Key, Revision};
 pub use seal::{OpenedValue, Seal, SealValueError};
 pub use state::{HistoryLimits, ListOptions, Listing};
-pub use watch::{WatchLimits, Watcher};
+pub use watch::{EventFilter, WatchLimits, Watcher};
 
 use location::Location;
 use medium::{FileMedium, Medium};
@@ -246,6 +246,17 @@ impl Store {
     /// Watches events under `prefix` after revision `after`: first history, then live events.
     pub fn watch(&self, prefix: &str, after: Revision) -> Result<Watcher, Compacted> {
         Watcher::start(&self.shared, prefix, after, self.watch_limits)
+    }
+
+    /// Like [`Store::watch`], for the events that `filter` selects. Other events do not wake the
+    /// watcher.
+    pub fn watch_selected(
+        &self,
+        prefix: &str,
+        filter: EventFilter,
+        after: Revision,
+    ) -> Result<Watcher, Compacted> {
+        Watcher::start_selected(&self.shared, prefix, Some(filter), after, self.watch_limits)
     }
 
     /// Waits until the store has reached `revision`. Returns false if the store closes before.

@@ -33,8 +33,13 @@ pub(super) struct Watchers {
     open: Vec<Weak<Mailbox>>,
 }
 
+/// Function that returns whether a watcher receives an event. It must be fast: the store calls it
+/// for each event and each watcher before further writes.
+pub type EventFilter = Box<dyn Fn(&Event) -> bool + Send + Sync>;
+
 struct Mailbox {
     prefix: Box<str>,
+    filter: Option<EventFilter>,
     /// Events up to this revision are skipped. May be ahead of the store's revision.
     after: Revision,
     limits: WatchLimits,
@@ -85,12 +90,17 @@ impl Mailbox {
         lock(&self.queue)
     }
 
+    fn selects(&self, event: &Event) -> bool {
+        let is_below = event.key().as_str().starts_with(&*self.prefix);
+        is_below && self.filter.as_ref().is_none_or(|filter| filter(event))
+    }
+
     /// Returns false if the queue would overflow. The watcher is then closed instead of skipping
     /// events.
     fn accept(&self, events: &[Arc<Event>]) -> bool {
         let mut matching = events
             .iter()
-            .filter(|event| event.revision > self.after && event.key().as_str().starts_with(&*self.prefix))
+            .filter(|event| event.revision > self.after && self.selects(event))
             .peekable();
         if matching.peek().is_none() {
             return true;
@@ -129,8 +139,19 @@ impl Watcher {
         after: Revision,
         limits: WatchLimits,
     ) -> Result<Self, super::Compacted> {
+        Self::start_selected(shared, prefix, None, after, limits)
+    }
+
+    pub(super) fn start_selected(
+        shared: &Arc<RwLock<Shared>>,
+        prefix: &str,
+        filter: Option<EventFilter>,
+        after: Revision,
+        limits: WatchLimits,
+    ) -> Result<Self, super::Compacted> {
         let mailbox = Arc::new(Mailbox {
             prefix: prefix.into(),
+            filter,
             after,
             limits,
             queue: Mutex::default(),
@@ -141,7 +162,7 @@ impl Watcher {
         let replay = guard
             .state
             .events_after(after)?
-            .filter(|event| event.key().as_str().starts_with(prefix))
+            .filter(|event| mailbox.selects(event))
             .map(Arc::clone)
             .collect();
         if guard.closed {

@@ -301,7 +301,7 @@ impl Api {
             resource: Arc::clone(&call.resource),
             namespace: call.path.namespace.clone(),
             options,
-            selection,
+            selection: Arc::new(selection),
             media,
             include,
         };

@@ -23,7 +23,7 @@ use crate::object;
 use crate::registry::resource::{Resource, to_bytes};
 use crate::status::ApiError;
 use rooflet_base::metrics::IntGauge;
-use rooflet_store::{Event, EventKind, Record, Revision, Watcher};
+use rooflet_store::{Event, EventFilter, EventKind, Record, Revision, Watcher};
 
 /// Interval of bookmarks for watches that requested them.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ pub(crate) struct WatchRequest {
     pub resource: Arc<Resource>,
     pub namespace: Option<String>,
     pub options: ListOptions,
-    pub selection: Selection,
+    pub selection: Arc<Selection>,
     pub media: OutputMedia,
     pub include: IncludeObject,
 }
@@ -85,7 +85,7 @@ pub(crate) async fn start(
         .options
         .timeout_seconds
         .unwrap_or_else(|| DEFAULT_TIMEOUT_SECONDS + rand::rng().random_range(0..DEFAULT_TIMEOUT_SECONDS));
-    let (watcher, failure) = match watch_after(engine, &prefix, after).await {
+    let (watcher, failure) = match watch_after(engine, &prefix, filter(&request), after).await {
         Ok(watcher) => (Some(watcher), None),
         Err(err) => (None, Some(err)),
     };
@@ -125,19 +125,45 @@ fn bookmark_delay(until_end: Duration) -> Duration {
 /// A revision that the store does not reach soon is from another history: the data directory was
 /// restored from a backup. kube-apiserver keeps such a watch open without events, and its client
 /// never observes the older state. The error 410 makes the client list again.
-async fn watch_after(engine: &Engine, prefix: &str, after: Revision) -> Result<Watcher, ApiError> {
+async fn watch_after(
+    engine: &Engine,
+    prefix: &str,
+    filter: Option<EventFilter>,
+    after: Revision,
+) -> Result<Watcher, ApiError> {
     if await_version(engine, after.0).await.is_err() {
         let current = engine.store.revision();
         return Err(ApiError::expired(format!(
             "too large resource version: {after}, current: {current}"
         )));
     }
-    engine.store.watch(prefix, after).map_err(|compacted| {
+    let watcher = match filter {
+        Some(filter) => engine.store.watch_selected(prefix, filter, after),
+        None => engine.store.watch(prefix, after),
+    };
+    watcher.map_err(|compacted| {
         ApiError::expired(format!(
             "too old resource version: {} ({})",
             compacted.requested, compacted.compacted
         ))
     })
+}
+
+/// Returns a filter of the events that the watch sends, or `None` if it sends all events.
+///
+/// Each agent watches the replicas of its own node. Without the filter, every change of a replica
+/// wakes the watches of all nodes.
+fn filter(request: &WatchRequest) -> Option<EventFilter> {
+    if request.selection.is_everything() {
+        return None;
+    }
+    let (resource, selection) = (request.resource.clone(), request.selection.clone());
+    // The watch itself converts objects of other versions, which takes longer.
+    let may_match =
+        move |record: &Record| !resource.is_verbatim(record) || selection.matches(&resource, record);
+    Some(Box::new(move |event| {
+        may_match(&event.record) || event.previous.as_deref().is_some_and(&may_match)
+    }))
 }
 
 /// Guard that counts an open watch in the metrics.
@@ -379,7 +405,7 @@ mod tests {
             let resource = Arc::clone(snapshot.built_in(BuiltIn::ConfigMap));
             let options = ListOptions::parse(&Query::parse(query), true).expect("valid options");
             let request = WatchRequest {
-                selection: Selection::parse(&resource, "", "", None).expect("everything"),
+                selection: Arc::new(Selection::parse(&resource, "", "", None).expect("everything")),
                 resource,
                 namespace: None,
                 options,

@@ -294,6 +294,34 @@ fn lagging_watcher_is_closed_without_affecting_other_watchers() {
 }
 
 #[test]
+fn watcher_with_a_filter_queues_only_selected_events() {
+    let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
+    let limits = WatchLimits {
+        events_max: 1,
+        bytes_max: 1 << 20,
+    };
+    store.commit_one(put("/k/a", Expect::Any, "0")).unwrap();
+    store.commit_one(put("/k/b", Expect::Any, "0")).unwrap();
+    let filter: EventFilter = Box::new(|event| event.key().as_str() == "/k/a");
+    let shared = store.writer.shared();
+    let mut watcher = Watcher::start_selected(&shared, "/", Some(filter), Revision(1), limits).unwrap();
+    assert_eq!(drain(&mut watcher).len(), 1, "history");
+    for _ in 0..3 {
+        store.commit_one(put("/k/b", Expect::Any, "1")).unwrap();
+    }
+    store.commit_one(put("/k/a", Expect::Any, "1")).unwrap();
+    let events = drain(&mut watcher);
+    assert_eq!(events.len(), 1, "other events do not count towards the limit");
+    assert_eq!(events[0].revision, store.revision());
+    store.commit_one(put("/k/b", Expect::Any, "2")).unwrap();
+    assert_eq!(
+        watcher.progress(),
+        store.revision(),
+        "progress advances without events"
+    );
+}
+
+#[test]
 fn watch_from_future_revision_skips_earlier_events() {
     let mut store = Manual::open(&PowerCutDisk::new(), &config()).unwrap();
     let mut watcher = store.watch("/", Revision(3)).unwrap();
