@@ -23,6 +23,7 @@ mod executor;
 mod fixture;
 mod fleet;
 mod fleet_metrics;
+mod history;
 mod hub;
 mod index;
 pub mod intent;
@@ -38,6 +39,7 @@ pub use autoscaler::{Autoscaling, FirstToken, ReadyReplica, Signals};
 pub use binder::{BINDER_RESYNC, Settling, binding_intents, bound_status, rival_intents};
 pub use deployment::{deployment_intents, is_template_of};
 pub use fleet::FollowedFleet;
+pub use history::SpeedHistory;
 pub use node_lifecycle::{Heartbeats, NODE_MONITOR_PERIOD, node_intents};
 
 use std::time::Duration;
@@ -97,6 +99,8 @@ pub struct ControllerConfig {
     pub reserve_node_failures: usize,
     /// Access to the hub for models with an `hf://` source.
     pub hub: HubAccess,
+    /// Speed of the deployments, recorded while this process leads.
+    pub history: SpeedHistory,
 }
 
 /// Registers all metrics of the controller without starting it. The reference of metrics lists
@@ -130,7 +134,8 @@ pub fn run(
         config.identity,
         clock.clone(),
     );
-    let (hub, reserve_node_failures) = (config.hub, config.reserve_node_failures);
+    let (hub, history) = (config.hub, config.history);
+    let reserve_node_failures = config.reserve_node_failures;
     tasks.spawn("controller", move |stop| {
         Box::pin(async move {
             elector
@@ -143,6 +148,7 @@ pub fn run(
                         fleet_metrics: fleet_metrics.clone(),
                         leadership,
                         hub: hub.clone(),
+                        history: history.clone(),
                         reserve_node_failures,
                     };
                     term.run(stop)
@@ -163,6 +169,7 @@ struct Term {
     fleet_metrics: FleetMetrics,
     leadership: Leadership,
     hub: HubAccess,
+    history: SpeedHistory,
     reserve_node_failures: usize,
 }
 
@@ -183,6 +190,7 @@ impl Term {
             () = world.synced() => {
                 let _shown = self.fleet_metrics.show(&world);
                 self.follow(&tasks, &world);
+                self.record(&tasks, &world);
                 self.start_keyed(&tasks, &world, deployment::DeploymentReconciler::new(world.clone()));
                 let (all, wakeups) = (&world.changes, &world.index.wakeups);
                 self.start(&tasks, &wakeups.binder, binder::Binder::new(world.clone()));
@@ -202,6 +210,17 @@ impl Term {
         if let Err(error) = tasks.join(STOP_GRACE).await {
             tracing::warn!(%error, "controllers did not stop within the grace period");
         }
+    }
+
+    /// Spawns the task that records the speed of the deployments.
+    fn record(&self, tasks: &Tasks, world: &World) {
+        let (history, world) = (self.history.clone(), world.clone());
+        tasks.spawn("history", move |stop| {
+            Box::pin(async move {
+                history.follow(&world, &stop).await;
+                Ok::<(), std::convert::Infallible>(())
+            })
+        });
     }
 
     /// Spawns the task that applies the changes of the caches to the index.

@@ -17,6 +17,8 @@ mod error;
 mod failures;
 mod forward;
 mod guard;
+mod history;
+mod history_source;
 mod listen;
 mod monitoring;
 mod server;
@@ -31,6 +33,7 @@ mod tests;
 mod upstreams;
 
 pub use connections::GatewayAddress;
+pub use history_source::HistorySource;
 pub use listen::WebListen;
 pub use server::{WebConfig, serve};
 pub use sign_in_link::{SignInLinkError, kubeconfig_extension, sign_in_link};

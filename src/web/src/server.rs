@@ -20,6 +20,8 @@ use super::combined_watch;
 use super::connections::{GatewayAddress, Upstreams};
 use super::failures::Failures;
 use super::guard::{self, Guard};
+use super::history;
+use super::history_source::HistorySource;
 use super::monitoring;
 use super::sessions::Sessions;
 use super::sign_in;
@@ -42,6 +44,8 @@ pub struct WebConfig {
     pub api_server: KubeconfigSource,
     /// True if the API server is part of this process. Its metrics are then those of the control plane.
     pub has_api_server: bool,
+    /// History of the deployments. `None` without a controller in this process.
+    pub history: Option<HistorySource>,
     /// Gateway of the playground. `None` if there is none.
     pub gateway: Option<GatewayAddress>,
     /// Connects to agents that require TLS.
@@ -67,6 +71,7 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         sessions: Mutex::new(Sessions::default()),
         scrapers: Mutex::new(Sessions::default()),
         has_api_server: config.has_api_server,
+        history: config.history,
         failures: Mutex::new(Failures::default()),
         codes: Mutex::new(SignInCodes::new(clock.now())),
         clock,
@@ -105,6 +110,10 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
         .route("/proxy/metrics/gateway", get(upstreams::gateway_metrics))
         .route("/proxy/metrics/agents/{node}", get(upstreams::agent_metrics))
         .route("/proxy/logs/{namespace}/{name}", get(upstreams::replica_log))
+        .route(
+            "/proxy/history/deployments/{namespace}/{name}",
+            get(history::of_deployment),
+        )
         .layer(from_fn_with_state(Arc::clone(&web), require_session));
     let monitoring = Router::new()
         .route("/monitoring/targets", get(monitoring::targets))

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::Upstreams;
 use super::error::WebError;
 use super::failures::Failures;
+use super::history_source::HistorySource;
 use super::sessions::Sessions;
 use super::sign_in_code::SignInCodes;
 use super::signed_in::SignedIn;
@@ -31,6 +32,8 @@ pub(crate) struct Web {
     pub(crate) scrapers: Mutex<Sessions<Arc<SignedIn>>>,
     /// True if the process of this server has an API server.
     pub(crate) has_api_server: bool,
+    /// History of the deployments. `None` without a controller in this process.
+    pub(crate) history: Option<HistorySource>,
     pub(crate) failures: Mutex<Failures>,
     pub(crate) codes: Mutex<SignInCodes>,
     /// Cancelled when the server stops.

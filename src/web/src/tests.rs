@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::upstream::{ADMIN, ADMIN_TOKEN, Upstream};
-use super::{GatewayAddress, WebConfig, kubeconfig_extension, serve};
+use super::{GatewayAddress, HistorySource, WebConfig, kubeconfig_extension, serve};
 use rooflet_base::clock::{Clock, ManualClock};
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
@@ -84,6 +84,8 @@ impl Page {
         let config = WebConfig {
             api_server: KubeconfigSource::File(kubeconfig.clone()),
             has_api_server: true,
+            history: has_gateway
+                .then(|| HistorySource::new(|uid| (uid == "1").then(|| json!({ "start": 60 })))),
             gateway,
             agent_tls: None,
             serving_tls: None,

@@ -26,7 +26,7 @@ use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
 use rooflet_client::{ApiError, CachedKind, KubeconfigSource, connect, patch_status};
 use rooflet_controller as controller;
-use rooflet_controller::ControllerConfig;
+use rooflet_controller::{ControllerConfig, SpeedHistory};
 use rooflet_pki as pki;
 use rooflet_pki::{Authority, AuthorityKind, Revocations, ServingCertificate, Token, UserCertificates};
 use rooflet_roofline::memory::ServedModel;
@@ -114,6 +114,7 @@ impl Fixture {
             identity: identity.to_owned(),
             reserve_node_failures: 0,
             hub: HubAccess::unreachable(),
+            history: SpeedHistory::default(),
         };
         controller::run(
             config,

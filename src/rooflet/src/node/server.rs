@@ -31,7 +31,7 @@ use rooflet_base::metrics::Registry;
 use rooflet_base::task::{Tasks, TasksError};
 use rooflet_client::{ConnectError, KubeconfigSource};
 use rooflet_controller as controller;
-use rooflet_controller::ControllerConfig;
+use rooflet_controller::{ControllerConfig, SpeedHistory};
 use rooflet_gateway as gateway;
 use rooflet_gateway::GatewayAccess;
 use rooflet_host as host;
@@ -45,7 +45,7 @@ use rooflet_pki::{
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use rooflet_trust::{MachineCertificate, Purpose, TrustPublisher};
-use rooflet_web::{GatewayAddress, WebConfig};
+use rooflet_web::{GatewayAddress, HistorySource, WebConfig};
 
 /// Timeout of streams after the process was asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(15);
@@ -235,12 +235,14 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         authorities.serving
     });
     let serving = serving.or_else(|| local_authority.map(Arc::new));
+    let speeds = SpeedHistory::default();
     if has(Role::Controller) {
         let data_dir = config.data_dir.clone();
         let config = ControllerConfig {
             identity: identity(&Host::Native.identity().hostname, &config.roles, &data_dir),
             reserve_node_failures: config.reserve_node_failures,
             hub: config.hub.clone(),
+            history: speeds.clone(),
         };
         // The controller has an identity of its own: the audit log distinguishes it from the administrator.
         let client = match has(Role::Apiserver) {
@@ -283,6 +285,10 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         let page = WebConfig {
             api_server: api_server.clone(),
             has_api_server: has(Role::Apiserver),
+            history: has(Role::Controller).then(|| {
+                let clock = clock.clone();
+                HistorySource::new(move |uid| speeds.of(uid, clock.now()))
+            }),
             gateway: gateway.map(|authority| GatewayAddress {
                 address: config.gateway_listen,
                 authority,

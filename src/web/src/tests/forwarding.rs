@@ -230,3 +230,19 @@ async fn logs_and_metrics_come_from_the_agent_of_the_node() {
         is_error(browser.get(path).await, (404, "NotFound")).await;
     }
 }
+
+#[tokio::test]
+async fn history_is_that_of_a_deployment_that_the_user_may_read() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let path = |name: &str| format!("/proxy/history/deployments/{name}");
+    let found = browser.get(&path("default/a")).await;
+    assert_eq!(json_of(found).await, json!({"start": 60}));
+    is_error(browser.get(&path("default/new")).await, (404, "NotFound")).await;
+    is_error(browser.get(&path("default/%2e%2e")).await, (404, "NotFound")).await;
+    assert_eq!(browser.get(&path("secret/a")).await.status(), 403);
+    is_error(page.get(&path("default/a")).await, (401, "NotSignedIn")).await;
+    let without = Page::with_gateway(false).await;
+    let browser = without.browser().await;
+    is_error(browser.get(&path("default/a")).await, (404, "NotFound")).await;
+}

@@ -100,7 +100,7 @@ async fn answer(State(upstream): State<Arc<Upstream>>, request: Request) -> Resp
             "metadata": {}, "spec": {}, "status": {"allowed": user == "viewer"}});
         return (StatusCode::CREATED, Json(review)).into_response();
     }
-    if user == "viewer" && received.method != Method::GET {
+    if path.contains("/namespaces/secret/") || (user == "viewer" && received.method != Method::GET) {
         return status(StatusCode::FORBIDDEN, "Forbidden");
     }
     if path.contains("watch=true") {
@@ -129,6 +129,12 @@ fn object(upstream: &Upstream, path: &str) -> Value {
                 "spec": {"nodeName": "mini-1"}, "status": {"phase": "Ready"}}]})
         }
         "/apis/rooflet.dev/v1alpha1/fleetnodes/mini-1" => json!({"status": {"endpoint": endpoint}}),
+        "/apis/rooflet.dev/v1alpha1/namespaces/default/modeldeployments/a" => {
+            json!({"metadata": {"uid": "1"}})
+        }
+        "/apis/rooflet.dev/v1alpha1/namespaces/default/modeldeployments/new" => {
+            json!({"metadata": {"uid": "2"}})
+        }
         "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas/a-0" => {
             json!({"spec": {"nodeName": "mini-1"}})
         }
