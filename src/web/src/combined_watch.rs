@@ -23,7 +23,7 @@ use super::signed_in::SignedIn;
 const MAX_WATCHES: usize = 16;
 /// Maximum size of an event, in bytes. Objects have at most 3 MiB.
 const MAX_LINE_BYTES: usize = 8 << 20;
-/// Interval of empty lines, by which the page detects a broken connection.
+/// Interval of the empty lines after the first, by which the page detects a broken connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const LINES: &str = "application/x-ndjson";
 
@@ -66,11 +66,15 @@ fn paths(query: &str) -> Result<Vec<String>, WebError> {
     }
 }
 
+/// Returns an empty line at once, by which the page detects a proxy that holds the stream back, and
+/// then one in each interval.
 fn keep_alive() -> impl Stream<Item = Bytes> + Send {
-    stream::repeat(Bytes::from_static(b"\n")).then(|line| async move {
+    let line = || Bytes::from_static(b"\n");
+    let later = stream::repeat_with(line).then(|line| async move {
         tokio::time::sleep(KEEP_ALIVE).await;
         line
-    })
+    });
+    stream::once(async move { line() }).chain(later)
 }
 
 /// Returns the lines of one watch, until it ends.
@@ -78,9 +82,11 @@ fn one_watch(number: usize, path: String, signed_in: Arc<SignedIn>) -> impl Stre
     stream::once(async move {
         let response = send(&signed_in, http::Request::new(kube::client::Body::empty()), &path).await;
         match response {
-            Err(err) => ended(number, &err.to_string()),
+            Err(err) => unreachable(number, &err.to_string()),
             Ok(response) if response.status().is_success() => {
-                events(number, Body::new(response.into_body()).into_data_stream())
+                let open = line(&json!({"watch": number, "status": response.status().as_u16()}));
+                let events = events(number, Body::new(response.into_body()).into_data_stream());
+                stream::once(async move { open }).chain(events).boxed()
             }
             Ok(response) => rejected(number, response).await,
         }
@@ -88,8 +94,9 @@ fn one_watch(number: usize, path: String, signed_in: Arc<SignedIn>) -> impl Stre
     .flatten()
 }
 
-fn ended(number: usize, reason: &str) -> BoxStream<'static, Bytes> {
-    let line = line(&json!({"watch": number, "end": reason}));
+fn unreachable(number: usize, message: &str) -> BoxStream<'static, Bytes> {
+    let body = json!({"error": {"reason": "UpstreamUnreachable", "message": message}});
+    let line = line(&json!({"watch": number, "status": 502, "body": body}));
     stream::once(async move { line }).boxed()
 }
 

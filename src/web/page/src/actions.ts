@@ -2,6 +2,7 @@
 
 import { json, send } from './api/http';
 import type { FleetNode, KubeObject, ModelDeployment, ModelRevision } from './api/kinds';
+import { serverNow } from './clock';
 import { API, DEPLOYMENTS, namespacePath, NODES, objectPath, type Resource } from './api/resources';
 import { patchOf, unavailable, undoPatch, type Action } from './fleet/rollout';
 import { documents, type Identity } from './format/yaml';
@@ -39,7 +40,7 @@ async function patchNewest(deployment: ModelDeployment, action: Action | 'undo',
 }
 
 export function rollout(deployment: ModelDeployment, action: Action): Promise<void> {
-  return patchNewest(deployment, action, (newest) => patchOf(newest, action, new Date()));
+  return patchNewest(deployment, action, (newest) => patchOf(newest, action, new Date(serverNow())));
 }
 
 export function undo(deployment: ModelDeployment, revision: ModelRevision): Promise<void> {
@@ -60,8 +61,14 @@ export function create<T>(resource: Resource, namespace: string, body: unknown):
   return send<T>('POST', `${namespacePath(resource, namespace)}?fieldManager=${FIELD_MANAGER}`, body);
 }
 
+/** Deletes an object. It is no problem if another user has deleted it. */
 export function remove(resource: Resource, object: KubeObject): Promise<unknown> {
-  return json(objectPath(resource, object.metadata.name, object.metadata.namespace), { method: 'DELETE' });
+  const path = objectPath(resource, object.metadata.name, object.metadata.namespace);
+  // An object that was created again with the same name is kept.
+  const body = JSON.stringify({ apiVersion: 'v1', kind: 'DeleteOptions', preconditions: { uid: object.metadata.uid } });
+  return json(path, { method: 'DELETE', body, headers: { 'Content-Type': 'application/json' } }).catch((error: unknown) => {
+    if (!(error instanceof Problem && error.kind === 'not-found')) throw error;
+  });
 }
 
 /** Object before and after an apply. */

@@ -1,13 +1,16 @@
-// Speed of the deployments over time, recorded while the page is open.
+// Speed of the deployments over time: the server's history, and what is recorded while the page is open.
 
-import { effect } from '@preact/signals';
+import { effect, signal } from '@preact/signals';
+import { json } from './api/http';
 import { parsePair } from './format/quantity';
 import { throughputFloor } from './fleet/rollout';
 import { now } from './clock';
+import { isCurrent } from './api/watch';
 import { deployments } from './store';
 
 const INTERVAL_SECONDS = 5;
-const MAX_SAMPLES = 2160;
+/** Three hours of own samples, and a day of the server's. */
+const MAX_SAMPLES = 2160 + 1440;
 
 type Value = number | null;
 
@@ -24,6 +27,58 @@ export interface Series {
 
 const series = new Map<string, Series>();
 
+/** Columns by the name of the server's series. */
+const COLUMNS: Record<string, Exclude<keyof Series, 'times'>> = {
+  measuredTokensPerSecond: 'measured',
+  predictedTokensPerSecond: 'predicted',
+  measuredTimeToFirstTokenSeconds: 'firstTokenMeasured',
+  predictedTimeToFirstTokenSeconds: 'firstTokenPredicted',
+  throughputTokensPerSecond: 'throughput',
+  floorTokensPerSecond: 'floor',
+};
+
+export interface History {
+  /** Time of the first value, in seconds since 1970. */
+  start: number;
+  stepSeconds: number;
+  series: Record<string, Value[]>;
+}
+
+const empty = (): Series => ({ times: [], predicted: [], measured: [], firstTokenPredicted: [], firstTokenMeasured: [], throughput: [], floor: [] });
+
+/** Puts the values of the history that are older than the samples before them. */
+export function withHistory(samples: Series, history: History): Series {
+  const first = samples.times[0] ?? Infinity;
+  const length = Math.max(0, ...Object.values(history.series).map((values) => values.length));
+  const times = Array.from({ length }, (_, index) => history.start + index * history.stepSeconds).filter((time) => time < first);
+  const joined = empty();
+  joined.times = [...times, ...samples.times];
+  for (const [name, column] of Object.entries(COLUMNS)) {
+    const values = history.series[name] ?? [];
+    joined[column] = [...times.map((_, index) => values[index] ?? null), ...samples[column]];
+  }
+  return joined;
+}
+
+/** Deployments whose history has been read. */
+const read = new Set<string>();
+/** Changes when a history arrives. */
+export const historyVersion = signal(0);
+
+/** Reads the server's history of a deployment once. Servers without a controller have none. */
+export async function loadHistory(namespace: string, name: string): Promise<void> {
+  const key = `${namespace}/${name}`;
+  if (read.has(key)) return;
+  read.add(key);
+  try {
+    const history = await json<History>(`/proxy/history/deployments/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}`);
+    series.set(key, withHistory(series.get(key) ?? empty(), history));
+    historyVersion.value += 1;
+  } catch {
+    read.delete(key);
+  }
+}
+
 export function seriesOf(deployment: string): Series | undefined {
   return series.get(deployment);
 }
@@ -33,16 +88,20 @@ export function recordSpeeds(): void {
   let last = 0;
   effect(() => {
     const time = Math.floor(now.value / 1000);
-    if (time - last < INTERVAL_SECONDS || deployments.sync.peek() !== 'live') return;
+    if (time - last < INTERVAL_SECONDS || !isCurrent(deployments.sync.peek())) return;
     last = time;
     const current = deployments.objects.peek().items;
-    for (const key of series.keys()) if (!current.has(key)) series.delete(key);
+    for (const key of series.keys()) {
+      if (current.has(key)) continue;
+      series.delete(key);
+      read.delete(key);
+    }
     for (const [key, deployment] of current) {
       const speed = parsePair(deployment.status?.tokensPerSecond);
       const firstToken = parsePair(deployment.status?.timeToFirstToken);
       let found = series.get(key);
       if (!found) {
-        found = { times: [], predicted: [], measured: [], firstTokenPredicted: [], firstTokenMeasured: [], throughput: [], floor: [] };
+        found = empty();
         series.set(key, found);
       }
       found.times.push(time);

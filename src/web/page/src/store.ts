@@ -2,13 +2,14 @@
 // times per second, and less often if the page needs more time to show them.
 
 import { batch, signal, type Signal } from '@preact/signals';
-import type {
-  ApiKey, CapacityPlan, FleetNode, KubeEvent, KubeObject, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
+import {
+  eventTime, type ApiKey, type CapacityPlan, type FleetNode, type KubeEvent, type KubeObject, type ModelDeployment, type ModelReplica, type ModelRevision, type PerformanceClaim,
 } from './api/kinds';
 import type { Problem } from './api/problem';
-import type { Change, Objects } from './api/reducer';
+import type { Bound, Change, Objects } from './api/reducer';
 import { CLAIMS, DEPLOYMENTS, EVENTS, KEYS, listPath, NODES, PLANS, REPLICAS, REVISIONS, type Resource } from './api/resources';
 import { watch, type SyncState } from './api/watch';
+import { serverNow } from './clock';
 import { usageOf, type Usage } from './fleet/usage';
 
 const PUBLISH_INTERVAL_MS = 100;
@@ -58,7 +59,7 @@ export class Collection<T extends KubeObject> {
   private users = 0;
   private stop?: () => void;
 
-  constructor(readonly resource: Resource, private readonly index?: (changes: Change<T>[]) => void) {}
+  constructor(readonly resource: Resource, private readonly index?: (changes: Change<T>[]) => void, readonly bound?: Bound<T>) {}
 
   /** Starts the watch for the first user. Returns the function that ends the use. */
   use(): () => void {
@@ -97,10 +98,11 @@ export class Collection<T extends KubeObject> {
     this.stop = watch<T>({
       path: listPath(this.resource),
       state: this.state,
+      bound: this.bound,
       changed: (changes) => this.changed(changes),
       synced: (state, problem) => {
-        if (state === 'live') {
-          this.seenAt = Date.now();
+        if (state === 'live' || state === 'polled') {
+          this.seenAt = serverNow();
           this.known.value = true;
         }
         this.problem.value = problem;
@@ -170,7 +172,7 @@ export const revisions = new Collection<ModelRevision>(REVISIONS);
 export const claims = new Collection<PerformanceClaim>(CLAIMS);
 export const plans = new Collection<CapacityPlan>(PLANS);
 export const keys = new Collection<ApiKey>(KEYS);
-export const events = new Collection<KubeEvent>(EVENTS);
+export const events = new Collection<KubeEvent>(EVENTS, undefined, { max: 5000, time: eventTime });
 
 /** Kinds that every view needs. */
 export const CORE = [nodes, deployments, replicas] as const;

@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { parseDuration, parsePair, parseQuantity } from '../src/format/quantity';
 import { age, bandwidth, bytes, count, number, percent, seconds, short, words } from '../src/format/text';
 import { sorted, toggled } from '../src/format/order';
+import { differenceMs } from '../src/format/clock';
 import { diffLines, hunks } from '../src/format/diff';
 import { documents, toYaml } from '../src/format/yaml';
 
@@ -99,4 +100,15 @@ kind: Secret
   assert.deepEqual(flow?.identity, { apiVersion: 'v1', kind: 'Namespace', name: 'team-b', namespace: undefined });
   assert.equal(broken?.problem, 'document 3: apiVersion, metadata.name is missing');
   assert.deepEqual(documents('# nothing\n---\n'), []);
+});
+
+test('clocks differ if a fast response has another date', () => {
+  const sent = Date.parse('2026-01-01T12:00:00.700Z');
+  const difference = (date: string | null, duration = 40) => differenceMs(date, sent, sent + duration);
+  assert.equal(difference('Thu, 01 Jan 2026 13:00:00 GMT'), 3_599_780);
+  assert.equal(difference('Thu, 01 Jan 2026 11:00:00 GMT'), -3_600_220);
+  assert.equal(difference('Thu, 01 Jan 2026 12:00:00 GMT'), 0);
+  assert.equal(difference('Thu, 01 Jan 2026 12:00:04 GMT'), 0, 'a small difference is ignored');
+  assert.equal(difference('Thu, 01 Jan 2026 11:00:00 GMT', 30_000), undefined, 'a proxy may have kept the response');
+  for (const date of [null, '', 'yesterday']) assert.equal(difference(date), undefined);
 });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { KubeObject } from '../src/api/kinds';
 import { problemOf } from '../src/api/problem';
-import { applyEvent, applyList, backoffSeconds, WatchError, type Objects, type WatchEvent } from '../src/api/reducer';
+import { applyEvent, applyList, backoffSeconds, newest, prune, WatchError, type Objects, type WatchEvent } from '../src/api/reducer';
 
 const object = (name: string, resourceVersion: string, uid = name): KubeObject => ({ metadata: { name, namespace: 'default', resourceVersion, uid } });
 const event = (type: WatchEvent<KubeObject>['type'], of: KubeObject): WatchEvent<KubeObject> => ({ type, object: of });
@@ -57,4 +57,17 @@ test('problems of API server, gateway and page have one form', () => {
   assert.deepEqual([gateway.kind, gateway.retryAfterSeconds], ['busy', 7]);
   assert.equal(problemOf(502, '<html>').kind, 'disconnected');
   assert.equal(problemOf(410, '').kind, 'gone');
+});
+
+test('bounded kind keeps the newest objects', () => {
+  const at = (name: string, minute: number): KubeObject => ({ metadata: { name, creationTimestamp: `2026-01-01T00:${String(minute).padStart(2, '0')}:00Z` } });
+  const bound = { max: 10, time: (of: KubeObject) => of.metadata.creationTimestamp };
+  const all = Array.from({ length: 12 }, (_, minute) => at(`e${minute}`, minute));
+  assert.deepEqual(newest(all, bound).map((of) => of.metadata.name).sort(), all.slice(2).map((of) => of.metadata.name).sort());
+  const state = empty();
+  for (const of of all.slice(0, 11)) applyEvent(state, event('ADDED', of));
+  assert.deepEqual(prune(state, bound), [], 'a tenth more is kept');
+  applyEvent(state, event('ADDED', all[11]!));
+  assert.deepEqual(prune(state, bound).map((change) => [change.key, !!change.after]), [['e0', false], ['e1', false]]);
+  assert.equal(state.items.size, 10);
 });

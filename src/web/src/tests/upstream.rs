@@ -43,9 +43,12 @@ impl Upstream {
         lock(&self.received).last().cloned().expect("a request")
     }
 
-    /// Sends a line to the watch with this number. Returns false if nothing reads the watch.
+    /// Sends a line to the watch with this number. Returns false if it is not open, or if nothing reads it.
     pub(super) fn send(&self, watch: usize, line: &str) -> bool {
-        lock(&self.watches)[watch].send(line.to_owned()).is_ok()
+        let watches = lock(&self.watches);
+        watches
+            .get(watch)
+            .is_some_and(|watch| watch.send(line.to_owned()).is_ok())
     }
 
     /// Ends all watches.

@@ -1,5 +1,6 @@
 // Requests to the page's server. The browser sends the session cookie; credentials never reach the page.
 
+import { observeDate } from '../clock';
 import { Problem, problemOf } from './problem';
 
 let csrfToken = '';
@@ -14,6 +15,7 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
   const headers = new Headers(init.headers);
   const method = init.method ?? 'GET';
   if (method !== 'GET') headers.set('X-CSRF-Token', csrfToken);
+  const sentAt = Date.now();
   let response: Response;
   try {
     response = await fetch(path, { ...init, headers, credentials: 'same-origin', cache: 'no-store' });
@@ -21,6 +23,7 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
     if (init.signal?.aborted) throw error;
     throw new Problem('disconnected', 'the server does not answer');
   }
+  observeDate(response.headers.get('date'), sentAt);
   if (!response.ok) {
     throw problemOf(response.status, await response.text().catch(() => ''), response.headers.get('retry-after'));
   }

@@ -320,6 +320,11 @@ export function condition(conditions: Condition[] | undefined, type: string): Co
   return conditions?.find((entry) => entry.type === type);
 }
 
+/** Returns the time of an event's last occurrence. */
+export function eventTime(event: KubeEvent): string | undefined {
+  return event.series?.lastObservedTime ?? event.lastTimestamp ?? event.eventTime ?? event.metadata.creationTimestamp;
+}
+
 /** Returns the name with its namespace, which is unique among the objects of a kind. */
 export function keyOf(meta: Meta): string {
   return meta.namespace === undefined ? meta.name : `${meta.namespace}/${meta.name}`;

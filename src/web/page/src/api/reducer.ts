@@ -71,6 +71,33 @@ export function applyEvent<T extends KubeObject>(state: Objects<T>, event: Watch
   return { key, before, after: event.object };
 }
 
+/** Maximum number of objects of a kind that the page keeps. */
+export interface Bound<T extends KubeObject> {
+  max: number;
+  /** Time by which the newest objects are found, in RFC 3339. */
+  time: (object: T) => string | undefined;
+}
+
+/** Returns the newest objects. */
+export function newest<T extends KubeObject>(objects: T[], { max, time }: Bound<T>): T[] {
+  if (objects.length <= max) return objects;
+  const times = new Map(objects.map((object) => [object, Date.parse(time(object) ?? '') || 0]));
+  return [...objects].sort((a, b) => times.get(b)! - times.get(a)!).slice(0, max);
+}
+
+/** Removes the oldest objects if they exceed the bound by a tenth. Returns the changes. */
+export function prune<T extends KubeObject>(state: Objects<T>, bound: Bound<T>): Change<T>[] {
+  if (state.items.size <= bound.max * 1.1) return [];
+  const kept = new Set(newest([...state.items.values()], bound));
+  const changes: Change<T>[] = [];
+  for (const [key, before] of state.items) {
+    if (kept.has(before)) continue;
+    state.items.delete(key);
+    changes.push({ key, before });
+  }
+  return changes;
+}
+
 /** Returns the seconds before the next attempt: 1, 2, 4 … up to 30, reduced by up to a half. */
 export function backoffSeconds(failures: number, random: number): number {
   return Math.min(30, 2 ** Math.max(0, failures - 1)) * (1 - random / 2);

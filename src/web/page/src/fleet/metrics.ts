@@ -32,6 +32,35 @@ export function total(samples: Sample[], name: string, filter: (labels: Record<s
   return sum;
 }
 
+/** Returns the sums of a metric by a key of its labels. */
+export function totals(samples: Sample[], name: string, key: (labels: Record<string, string>) => string): Map<string, number> {
+  const sums = new Map<string, number>();
+  for (const sample of samples) {
+    if (sample.name !== name) continue;
+    const of = key(sample.labels);
+    sums.set(of, (sums.get(of) ?? 0) + sample.value);
+  }
+  return sums;
+}
+
+/** Counters by key at a time in seconds. */
+export interface Counters {
+  tick: number;
+  counts: ReadonlyMap<string, number>;
+}
+
+const RATE_SECONDS = 60;
+
+/** Returns the increase per minute within the last minute of the readings. Unknown after a restart of the counter. */
+export function perMinute(readings: readonly Counters[], key: string): number | undefined {
+  const last = readings[readings.length - 1];
+  const first = last && readings.find(({ tick }) => tick >= last.tick - RATE_SECONDS);
+  if (!last || !first || first === last) return undefined;
+  // A counter appears with its first increment.
+  const added = (last.counts.get(key) ?? 0) - (first.counts.get(key) ?? 0);
+  return added < 0 ? undefined : (added * 60) / (last.tick - first.tick);
+}
+
 /** Cumulative counts of a histogram by upper bound, ascending, over all other labels. */
 export type Buckets = [bound: number, count: number][];
 

@@ -1,7 +1,7 @@
 // Events about one object. They are listed again while the object changes, not watched.
 
 import { useEffect, useState } from 'preact/hooks';
-import type { KubeEvent, KubeObject } from '../api/kinds';
+import { eventTime, type KubeEvent, type KubeObject } from '../api/kinds';
 import { json } from '../api/http';
 import { EVENTS, listPath } from '../api/resources';
 import { words } from '../format/text';
@@ -10,11 +10,6 @@ import { Age } from './State';
 
 const MAX_EVENTS = 60;
 const REFRESH_SECONDS = 10;
-
-/** Returns the time of an event's last occurrence. */
-export function eventTime(event: KubeEvent): string | undefined {
-  return event.series?.lastObservedTime ?? event.lastTimestamp ?? event.eventTime ?? event.metadata.creationTimestamp;
-}
 
 export function ObjectEvents({ of }: { of: KubeObject }) {
   const [events, setEvents] = useState<KubeEvent[]>();

@@ -1,6 +1,6 @@
 // One deployment: speed, rollout, replicas, history, actions.
 
-import { useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { ModelDeployment, ModelReplica, ModelRevision } from '../api/kinds';
 import * as actions from '../actions';
 import { DEPLOYMENTS } from '../api/resources';
@@ -12,7 +12,7 @@ import { number, percent, plural, seconds, short, UNKNOWN } from '../format/text
 import { toYaml } from '../format/yaml';
 import { href } from '../router';
 import { now } from '../clock';
-import { seriesOf } from '../samples';
+import { historyVersion, loadHistory, seriesOf } from '../samples';
 import { deployments, replicas, replicasOf, revisions } from '../store';
 import { Chart } from '../ui/Chart';
 import { Basis } from '../ui/Compare';
@@ -107,11 +107,13 @@ function PredictionBasis({ own }: { own: ModelReplica[] }) {
 
 function Speed({ deployment, own }: { deployment: ModelDeployment; own: ModelReplica[] }) {
   void now.value;
+  void historyVersion.value;
+  const { namespace = 'default', name, uid } = deployment.metadata;
+  useEffect(() => void loadHistory(namespace, name), [namespace, name, uid]);
   const speed = parsePair(deployment.status?.tokensPerSecond);
   const first = parsePair(deployment.status?.timeToFirstToken);
   const objectives = deployment.spec.objectives;
-  const key = `${deployment.metadata.namespace}/${deployment.metadata.name}`;
-  const series = seriesOf(key);
+  const series = seriesOf(`${namespace}/${name}`);
   const limit = (value: number | undefined) => (value === undefined ? [] : [{ label: 'objective', values: series!.times.map(() => value), look: 'limit' as const }]);
   const wantedSpeed = objectives?.decodeTokensPerSecond;
   return (
@@ -127,7 +129,7 @@ function Speed({ deployment, own }: { deployment: ModelDeployment; own: ModelRep
           <Chart title="Tokens/s" times={series.times} format={number} mark={short} lines={[{ label: 'measured', values: series.measured, look: 'measured' }, { label: 'predicted', values: series.predicted, look: 'predicted' }, ...limit(wantedSpeed)]} />
           <Chart title="Time to first token" times={series.times} format={seconds} lines={[{ label: 'measured', values: series.firstTokenMeasured, look: 'measured' }, { label: 'predicted', values: series.firstTokenPredicted, look: 'predicted' }]} />
         </div>
-      ) : <p class="muted">The charts begin when this page is opened.</p>}
+      ) : <p class="muted">No value yet.</p>}
     </>
   );
 }

@@ -1,11 +1,10 @@
 // Events of all objects, newest first.
 
 import { useMemo, useState } from 'preact/hooks';
-import { keyOf, type KubeEvent } from '../api/kinds';
+import { eventTime, keyOf, type KubeEvent } from '../api/kinds';
 import { count, plural, words } from '../format/text';
 import { href } from '../router';
 import { events } from '../store';
-import { eventTime } from '../ui/ObjectEvents';
 import { Age, Empty, Loaded } from '../ui/State';
 import { Table, type Column } from '../ui/Table';
 import { useTitle, useWatch } from '../ui/use';
@@ -58,6 +57,7 @@ export function Events() {
               <button type="button" aria-pressed={!warnings} onClick={() => setWarnings(false)}>All <span class="of">{count(all.length)}</span></button>
               <button type="button" aria-pressed={warnings} onClick={() => setWarnings(true)}>Warnings <span class="of">{count(all.filter((event) => event.type === 'Warning').length)}</span></button>
             </div>
+            {all.length >= (events.bound?.max ?? Infinity) && <span class="muted">the newest events only</span>}
           </div>
         )}
         <Table label="Events" rows={shown} columns={COLUMNS} name={(event) => keyOf(event.metadata)} order={{ column: 'time', descending: true }} rowHeight={52} empty={all.length === 0 ? <Empty title="No events" /> : <Empty title="No event matches">Change the filter to see {plural(all.length, 'event')}.</Empty>} />

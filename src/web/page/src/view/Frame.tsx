@@ -6,9 +6,10 @@ import { useEffect } from 'preact/hooks';
 import { ended, expire, session, signOut } from '../session';
 import { route, href } from '../router';
 import { setTheme, theme, type Theme } from '../theme';
+import { isCurrent, POLL_SECONDS } from '../api/watch';
 import { CORE, deployments, nodes, replicas } from '../store';
 import { age, count } from '../format/text';
-import { now } from '../clock';
+import { ahead, now } from '../clock';
 
 const VIEWS: [path: string, title: string][] = [
   ['macs', 'Fleet'], ['deployments', 'Deployments'], ['replicas', 'Replicas'], ['playground', 'Playground'],
@@ -46,8 +47,18 @@ export function Frame({ children }: { children: ComponentChildren }) {
           </a>
         ))}
       </div></nav>
-      <main id="main" tabIndex={-1}>{children}</main>
+      <main id="main" tabIndex={-1}><ClockNotice />{children}</main>
     </div>
+  );
+}
+
+/** Ages would be wrong by the clock of this computer. */
+function ClockNotice() {
+  if (ahead.value === 0) return null;
+  return (
+    <p class="notice" role="status">
+      The clock of this computer is {age(Math.round(Math.abs(ahead.value) / 60_000) * 60)} {ahead.value > 0 ? 'ahead of' : 'behind'} the server's clock. The page shows times by the server's clock.
+    </p>
   );
 }
 
@@ -65,8 +76,10 @@ function Connection() {
   const stale = CORE.filter((collection) => collection.sync.value === 'stale');
   const [first] = stale;
   if (!first) {
-    const live = CORE.every((collection) => collection.sync.value === 'live' || collection.sync.value === 'forbidden');
-    return <span class={`connection ${live ? 'live' : ''}`} role="status"><i class="dot" aria-hidden="true" />{live ? 'Live' : 'Connecting…'}</span>;
+    const live = CORE.every((collection) => isCurrent(collection.sync.value) || collection.sync.value === 'forbidden');
+    const polled = CORE.some((collection) => collection.sync.value === 'polled');
+    const hint = polled ? 'A proxy holds the stream of changes back, so the page lists all objects again and again.' : undefined;
+    return <span class={`connection ${live ? 'live' : ''}`} role="status" title={hint}><i class="dot" aria-hidden="true" />{!live ? 'Connecting…' : polled ? `Every ${POLL_SECONDS} s` : 'Live'}</span>;
   }
   const seen = Math.min(...stale.map((collection) => collection.seenAt));
   return (

@@ -3,8 +3,9 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { keyOf, type ApiKey } from '../api/kinds';
 import { request } from '../api/http';
-import { added, buckets, parseMetrics, quantile, total, type Buckets, type Sample } from '../fleet/metrics';
+import { added, buckets, parseMetrics, perMinute, quantile, total, totals, type Buckets, type Counters, type Sample } from '../fleet/metrics';
 import { count, number, seconds, short, UNKNOWN } from '../format/text';
+import { now, serverNow } from '../clock';
 import { deployments, keys, replicas, replicasOf } from '../store';
 import { href } from '../router';
 import { messageOf } from '../ui/Dialog';
@@ -16,6 +17,8 @@ import { useTitle, useWatch } from '../ui/use';
 
 const INTERVAL_SECONDS = 5;
 const MAX_READINGS = 720;
+/** Readings of a minute, and one more. */
+const MAX_COUNTERS = 60 / INTERVAL_SECONDS + 1;
 const HISTOGRAMS = {
   first: 'rooflet_gateway_time_to_first_byte_seconds',
   whole: 'rooflet_gateway_request_seconds',
@@ -24,23 +27,27 @@ const HISTOGRAMS = {
 
 interface Reading {
   at: number;
+  /** Seconds of a clock that never jumps. */
+  tick: number;
   samples: Sample[];
 }
 
 export function Requests() {
   useTitle('Requests');
   useWatch(keys);
+  const { readings, problem } = useReadings();
   return (
     <>
       <div class="view-head"><h1>Requests</h1></div>
-      <Gateway />
-      <Panel title="By model" aside={<span class="muted">since the start of each worker; reported every ten seconds</span>}><Models /></Panel>
-      <Panel title="By key" aside={<span class="muted">days in UTC</span>}><Keys /></Panel>
+      <Gateway all={readings} problem={problem} />
+      <Panel title="By model" aside={<span class="muted">since the start of each worker; rates of the last minute</span>}><Models /></Panel>
+      <Panel title="By key" aside={<span class="muted">days in UTC; rates of the last minute</span>}><Keys readings={readings} /></Panel>
     </>
   );
 }
 
-function Gateway() {
+/** Reads the gateway's metrics while the view is shown. */
+function useReadings(): { readings: Reading[]; problem?: string } {
   const readings = useRef<Reading[]>([]);
   const [, refresh] = useState(0);
   const [problem, setProblem] = useState<string>();
@@ -49,7 +56,7 @@ function Gateway() {
     const read = async () => {
       try {
         const response = await request('/proxy/metrics/gateway', { signal: stop.signal });
-        readings.current = [...readings.current, { at: Date.now() / 1000, samples: parseMetrics(await response.text()) }].slice(-MAX_READINGS);
+        readings.current = [...readings.current, { at: serverNow() / 1000, tick: performance.now() / 1000, samples: parseMetrics(await response.text()) }].slice(-MAX_READINGS);
         setProblem(undefined);
       } catch (error) {
         if (!stop.signal.aborted) setProblem(messageOf(error));
@@ -66,7 +73,10 @@ function Gateway() {
       clearInterval(timer);
     };
   }, []);
-  const all = readings.current;
+  return { readings: readings.current, problem };
+}
+
+function Gateway({ all, problem }: { all: Reading[]; problem?: string }) {
   const last = all[all.length - 1];
   if (!last) return problem ? <Empty title="The gateway's metrics are not available">{problem}</Empty> : <div class="skeleton" role="status" aria-label="Loading"><i /><i /></div>;
   const byClass = new Map<string, number>();
@@ -123,7 +133,7 @@ function Times({ label, name, all }: { label: string; name: string; all: Reading
 
 function rate(before: Reading, after: Reading): number | null {
   const [from, to] = [before, after].map((reading) => total(reading.samples, 'rooflet_gateway_requests_total') ?? 0) as [number, number];
-  return to < from ? null : (to - from) / (after.at - before.at);
+  return to < from ? null : (to - from) / (after.tick - before.tick);
 }
 
 interface ModelRow {
@@ -133,20 +143,31 @@ interface ModelRow {
   waiting: number;
   completed: number;
   failed: number;
+  perMinute?: number;
 }
 
 const MODEL_COLUMNS: Column<ModelRow>[] = [
-  { id: 'name', title: 'Deployment', width: 36, sort: (row) => row.name, cell: (row) => row.name },
-  { id: 'running', title: 'In flight', width: 16, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
-  { id: 'waiting', title: 'Waiting', width: 16, numeric: true, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
-  { id: 'completed', title: 'Completed', width: 16, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
-  { id: 'failed', title: 'Failed', width: 16, numeric: true, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
+  { id: 'name', title: 'Deployment', width: 26, sort: (row) => row.name, cell: (row) => row.name },
+  { id: 'running', title: 'In flight', width: 14, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
+  { id: 'waiting', title: 'Waiting', width: 13, numeric: true, priority: 2, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
+  { id: 'completed', title: 'Completed', width: 17, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
+  { id: 'failed', title: 'Failed', width: 14, numeric: true, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
+  { id: 'rate', title: 'Per minute', hint: 'Finished requests per minute, as the agents report them', width: 16, numeric: true, priority: 2, sort: (row) => row.perMinute, cell: (row) => number(row.perMinute) },
 ];
+
+/** Keeps the counters of the last readings, one per interval. */
+function useCounters(counts: ReadonlyMap<string, number>): readonly Counters[] {
+  const kept = useRef<Counters[]>([]);
+  const tick = Math.floor(now.value / 1000);
+  const last = kept.current[kept.current.length - 1];
+  if (!last || tick - last.tick >= INTERVAL_SECONDS) kept.current = [...kept.current, { tick, counts }].slice(-MAX_COUNTERS);
+  return kept.current;
+}
 
 function Models() {
   const current = deployments.objects.value;
   const placed = replicas.objects.value;
-  const rows = useMemo(
+  const sums = useMemo(
     () => [...current.items].map(([key, deployment]) => {
       const row: ModelRow = { name: deployment.metadata.name, namespace: deployment.metadata.namespace ?? 'default', running: 0, waiting: 0, completed: 0, failed: 0 };
       for (const replica of replicasOf(key).values()) {
@@ -160,6 +181,9 @@ function Models() {
     }),
     [current, placed],
   );
+  const counts = useMemo(() => new Map(sums.map((row) => [`${row.namespace}/${row.name}`, row.completed + row.failed])), [sums]);
+  const counters = useCounters(counts);
+  const rows = useMemo(() => sums.map((row) => ({ ...row, perMinute: perMinute(counters, `${row.namespace}/${row.name}`) })), [sums, counters]);
   return (
     <Loaded of={[deployments, replicas]}>
       <Table label="Requests by model" rows={rows} columns={MODEL_COLUMNS} name={(row) => `${row.namespace}/${row.name}`} order={{ column: 'completed', descending: true }} link={(row) => href('deployments', row.namespace, row.name)} rowHeight={38} empty={<Empty title="No deployments" />} />
@@ -167,26 +191,54 @@ function Models() {
   );
 }
 
-const KEY_COLUMNS: Column<ApiKey>[] = [
+interface KeyRow {
+  key: ApiKey;
+  requestsPerMinute?: number;
+  tokensPerMinute?: number;
+}
+
+const KEY_COLUMNS: Column<KeyRow>[] = [
   {
-    id: 'name', title: 'Key', width: 28, sort: (key) => key.metadata.name,
-    cell: (key) => <><span class="cell-main">{key.metadata.name}</span><span class="cell-sub">{key.spec.secretHint ? `…${key.spec.secretHint}` : key.metadata.namespace}</span></>,
+    id: 'name', title: 'Key', width: 20, sort: ({ key }) => key.metadata.name,
+    cell: ({ key }) => <><span class="cell-main">{key.metadata.name}</span><span class="cell-sub">{key.spec.secretHint ? `…${key.spec.secretHint}` : key.metadata.namespace}</span></>,
   },
-  { id: 'models', title: 'Models', width: 20, priority: 2, sort: (key) => key.spec.models?.join(), cell: (key) => key.spec.models?.join(', ') ?? 'all' },
-  { id: 'requests', title: 'Requests today', width: 15, numeric: true, sort: (key) => key.status?.requestsToday, cell: (key) => count(key.status?.requestsToday) },
+  { id: 'models', title: 'Models', width: 14, priority: 2, sort: ({ key }) => key.spec.models?.join(), cell: ({ key }) => key.spec.models?.join(', ') ?? 'all' },
+  { id: 'requests', title: 'Requests today', width: 14, numeric: true, sort: ({ key }) => key.status?.requestsToday, cell: ({ key }) => count(key.status?.requestsToday) },
   {
-    id: 'tokens', title: 'Tokens today', width: 19, numeric: true, sort: (key) => key.status?.tokensToday,
-    cell: (key) => <>{count(key.status?.tokensToday)}{key.spec.tokensPerDay !== undefined && <span class="of"> / {count(key.spec.tokensPerDay)}</span>}</>,
+    id: 'tokens', title: 'Tokens today', hint: 'Tokens of today, and the limit per day', width: 18, numeric: true, sort: ({ key }) => key.status?.tokensToday,
+    cell: ({ key }) => <>{count(key.status?.tokensToday)}<Limit of={key.spec.tokensPerDay} /></>,
   },
-  { id: 'limit', title: 'Tokens/min', width: 10, numeric: true, priority: 2, sort: (key) => key.spec.tokensPerMinute, cell: (key) => (key.spec.tokensPerMinute === undefined ? 'no limit' : count(key.spec.tokensPerMinute)) },
-  { id: 'used', title: 'Last used', width: 8, numeric: true, priority: 3, sort: (key) => key.status?.lastUsedTime, cell: (key) => (key.status?.lastUsedTime ? <Age at={key.status.lastUsedTime} /> : UNKNOWN) },
+  {
+    id: 'request-rate', title: 'Requests/min', hint: 'Admitted requests of the last minute, and the limit', width: 12, numeric: true, priority: 2, sort: (row) => row.requestsPerMinute,
+    cell: ({ key, requestsPerMinute }) => <>{number(requestsPerMinute)}<Limit of={key.spec.requestsPerMinute} /></>,
+  },
+  {
+    id: 'token-rate', title: 'Tokens/min', hint: 'Tokens of the last minute, and the limit', width: 12, numeric: true, priority: 2, sort: (row) => row.tokensPerMinute,
+    cell: ({ key, tokensPerMinute }) => <>{number(tokensPerMinute)}<Limit of={key.spec.tokensPerMinute} /></>,
+  },
+  { id: 'used', title: 'Last used', width: 10, numeric: true, priority: 3, sort: ({ key }) => key.status?.lastUsedTime, cell: ({ key }) => (key.status?.lastUsedTime ? <Age at={key.status.lastUsedTime} /> : UNKNOWN) },
 ];
 
-function Keys() {
-  const rows = useMemo(() => [...keys.objects.value.items.values()], [keys.objects.value]);
+function Limit({ of }: { of?: number }) {
+  return of === undefined ? null : <span class="of"> / {count(of)}</span>;
+}
+
+const byKey = (labels: Record<string, string>) => `${labels.namespace}/${labels.key}`;
+
+function Keys({ readings }: { readings: Reading[] }) {
+  const current = keys.objects.value;
+  const [requests, tokens] = useMemo(() => {
+    const recent = readings.slice(-MAX_COUNTERS);
+    const counters = (name: string) => recent.map(({ tick, samples }): Counters => ({ tick, counts: totals(samples, name, byKey) }));
+    return [counters('rooflet_gateway_key_requests_total'), counters('rooflet_gateway_key_tokens_total')] as const;
+  }, [readings]);
+  const rows = useMemo(
+    () => [...current.items].map(([name, key]): KeyRow => ({ key, requestsPerMinute: perMinute(requests, name), tokensPerMinute: perMinute(tokens, name) })),
+    [current, requests, tokens],
+  );
   return (
     <Loaded of={keys}>
-      <Table label="Requests by key" rows={rows} columns={KEY_COLUMNS} name={(key) => keyOf(key.metadata)} order={{ column: 'tokens', descending: true }} empty={<Empty title="No API keys">Run <code>rooflet key create</code> to create one.</Empty>} />
+      <Table label="Requests by key" rows={rows} columns={KEY_COLUMNS} name={({ key }) => keyOf(key.metadata)} order={{ column: 'tokens', descending: true }} rowHeight={52} empty={<Empty title="No API keys">Run <code>rooflet key create</code> to create one.</Empty>} />
     </Loaded>
   );
 }
