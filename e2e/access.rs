@@ -1,5 +1,6 @@
 //! Roles and access reviews with kubectl.
 
+mod browser;
 mod keys;
 mod login;
 mod monitoring;

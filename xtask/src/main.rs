@@ -3,6 +3,7 @@
 //! These tasks are for developers. Features for users of rooflet belong to the binary.
 
 mod bench_roofline;
+mod browser;
 mod chaos;
 mod check_chart;
 mod check_macos;
@@ -53,6 +54,8 @@ usage: cargo xtask VERB
   structure             check layers, import cycles, sizes and public items of the source tree
   web [--check]         build the web page with Node; --check runs its tests and fails if the committed files
                         are stale
+  browser               walk every view and action of the web page in Chromium, against the real binary with
+                        simulated Macs
   image                 build the file tree of the control plane's image; see manifests/Containerfile
   check-macos           compile the Metal kernels with libclang, and lint the code for macOS with clippy
 ";
@@ -83,6 +86,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["monitoring"] => monitoring::run().map(|outcome| report(&outcome)),
         ["web"] => web::build().map(|outcome| report(&outcome)),
         ["web", "--check"] => web::check().map(|outcome| report(&outcome)),
+        ["browser"] => browser::run().map(|outcome| report(&outcome)),
         ["image"] => image::run().map(|outcome| report(&outcome)),
         ["structure"] => structure::run().map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    check_chart, check_macos,
+    browser, check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
     faults, image, libtest, monitoring, setup, structure, test_kubernetes, web,
 };
@@ -23,7 +23,7 @@ struct Check {
 }
 
 /// Checks that run only with `--all` or by name, because they take minutes and rarely fail alone.
-const SLOW: [&str; 5] = ["kubernetes", "monitoring", "image", "faults", "macos"];
+const SLOW: [&str; 6] = ["browser", "kubernetes", "monitoring", "image", "faults", "macos"];
 
 /// Checks to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +79,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "e2e",
         run: e2e,
+    },
+    Check {
+        name: "browser",
+        run: browser::run,
     },
     Check {
         name: "kubernetes",

@@ -27,11 +27,8 @@ pub(crate) fn check() -> Result<Outcome> {
     }
     let built = console::root().join(PAGE).join(BUILT);
     let before = files(&built)?;
-    match npm(&["ci", "--no-audit", "--no-fund"]) {
-        Err(err) if is_offline(&format!("{err:#}")) => {
-            return Ok(Outcome::Skipped("npm does not reach its registry".into()));
-        }
-        installed => installed?,
+    if let Some(skipped) = install()? {
+        return Ok(skipped);
     }
     npm(&["test"])?;
     npm(&["run", "build"])?;
@@ -47,6 +44,16 @@ pub(crate) fn check() -> Result<Outcome> {
 pub(crate) fn missing() -> Option<Outcome> {
     let is_missing = !console::is_installed("npm");
     is_missing.then(|| Outcome::Skipped("npm is not installed".into()))
+}
+
+/// Installs the page's packages. Returns why a check is skipped if the registry is not reachable.
+pub(crate) fn install() -> Result<Option<Outcome>> {
+    match npm(&["ci", "--no-audit", "--no-fund"]) {
+        Err(err) if is_offline(&format!("{err:#}")) => {
+            Ok(Some(Outcome::Skipped("npm does not reach its registry".into())))
+        }
+        installed => installed.map(|()| None),
+    }
 }
 
 fn npm(args: &[&str]) -> Result<()> {

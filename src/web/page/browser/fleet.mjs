@@ -7,6 +7,7 @@ import { join } from 'node:path';
 
 const ROOT = new URL('../../../..', import.meta.url).pathname;
 const DEADLINE_MS = 120_000;
+const KUBECTL = process.env.KUBECTL || 'kubectl';
 
 const FLEET = `fleet:
   macs:
@@ -60,8 +61,8 @@ export const OBJECTS = [
   },
 ];
 
-export async function until(what, check) {
-  const end = Date.now() + DEADLINE_MS;
+export async function until(what, check, deadlineMs = DEADLINE_MS) {
+  const end = Date.now() + deadlineMs;
   let last;
   for (;;) {
     try {
@@ -94,24 +95,26 @@ export async function startFleet() {
     `--web-listen=127.0.0.1:${web}`, `--simulate=${directory}/fleet.yaml`,
   ];
   let log = '';
-  const start = () => {
-    const child = spawn(binary, args, { stdio: ['ignore', 'pipe', 'pipe'] });
+  const start = (of) => {
+    const child = spawn(binary, of, { stdio: ['ignore', 'pipe', 'pipe'] });
     const keep = (chunk) => { log = (log + chunk).slice(-20_000); };
     child.stdout.on('data', keep);
     child.stderr.on('data', keep);
     return child;
   };
-  let child = start();
+  let child = start(args);
   const url = `http://127.0.0.1:${web}`;
   const kubeconfig = join(directory, 'data/kubeconfig');
-  const kubectl = (...command) => execFileSync('kubectl', [`--kubeconfig=${kubeconfig}`, ...command], { encoding: 'utf8', stdio: ['pipe', 'pipe', 'pipe'] });
-  const end = async () => {
-    const exited = new Promise((resolve) => child.once('exit', resolve));
-    child.kill('SIGTERM');
+  const kubectl = (...command) => execFileSync(KUBECTL, [`--kubeconfig=${kubeconfig}`, ...command], { encoding: 'utf8', stdio: ['pipe', 'pipe', 'pipe'], maxBuffer: 64 << 20 });
+  const apply = (object) => execFileSync(KUBECTL, [`--kubeconfig=${kubeconfig}`, 'apply', '-f', '-'], { input: JSON.stringify(object), stdio: ['pipe', 'pipe', 'pipe'] });
+  const end = async (of) => {
+    const exited = new Promise((resolve) => of.once('exit', resolve));
+    of.kill('SIGTERM');
     await exited;
   };
+  const others = [];
   const stop = async () => {
-    await end();
+    await Promise.all([child, ...others].map(end));
     await rm(directory, { recursive: true, force: true });
   };
   try {
@@ -119,28 +122,40 @@ export async function startFleet() {
     const token = (await readFile(join(directory, 'data/token'), 'utf8')).split('\n')[0].trim();
     await until('all Macs are ready', () => (kubectl('get', 'mac', '--no-headers').match(/True/g) ?? []).length === 13);
     const restart = async () => {
-      await end();
-      child = start();
+      await end(child);
+      child = start(args);
     };
-    return { url, token, kubectl, kubeconfig, binary, gateway: `http://127.0.0.1:${gateway}`, restart, stop, log: () => log };
+    /** Serves the page in a process of its own, so that sessions outlive the API server. Returns its address. */
+    const separateWeb = async () => {
+      const port = await freePort();
+      const own = start(['server', '--roles=web', `--kubeconfig=${kubeconfig}`, `--web-listen=127.0.0.1:${port}`, `--gateway-listen=127.0.0.1:${gateway}`]);
+      others.push(own);
+      await until('the separate page answers', async () => (await fetch(`http://127.0.0.1:${port}`)).ok);
+      return `http://127.0.0.1:${port}`;
+    };
+    return { url, token, kubectl, apply, kubeconfig, binary, gateway: `http://127.0.0.1:${gateway}`, restart, separateWeb, stop, log: () => log };
   } catch (error) {
     await stop().catch(() => {});
     throw new Error(`${error.message}\n${log}`);
   }
 }
 
-/** Creates the objects, sends some requests, and starts a canary that pauses. */
+/** Creates the objects, sends some requests, and starts a canary that pauses. Returns the function that sends a request. */
 export async function fill(fleet) {
   const { kubectl, gateway } = fleet;
-  execFileSync('kubectl', [`--kubeconfig=${fleet.kubeconfig}`, 'apply', '-f', '-'], { input: JSON.stringify({ apiVersion: 'v1', kind: 'List', items: OBJECTS }) });
+  fleet.apply({ apiVersion: 'v1', kind: 'List', items: OBJECTS });
+  const created = execFileSync(fleet.binary, ['key', 'create', 'team-a', '--tokens-per-minute=60k', '--tokens-per-day=2M', `--kubeconfig=${fleet.kubeconfig}`], { encoding: 'utf8' });
+  const key = /sk-rf-\S+/.exec(created)[0];
   const ready = ['chat', 'assistant', 'research', 'summaries'];
   for (const name of ready) kubectl('wait', '--for=condition=Ready', `mdep/${name}`, '--timeout=120s');
+  /** Sends a request, every second one with the key. */
   const ask = (model, index) => fetch(`${gateway}/v1/chat/completions`, {
-    method: 'POST', headers: { 'content-type': 'application/json' },
+    method: 'POST', headers: { 'content-type': 'application/json', ...(index % 2 === 0 ? { authorization: `Bearer ${key}` } : {}) },
     body: JSON.stringify({ model, messages: [{ role: 'user', content: `Question ${index}` }], max_tokens: 24 }),
   }).then((response) => response.text());
   await Promise.all(ready.flatMap((model) => [1, 2, 3, 4].map((index) => ask(model, index))));
   kubectl('patch', 'mdep/summaries', '--type=merge', '-p', '{"spec":{"serving":{"contextTokens":6144}}}');
   await until('the canary pauses', () => kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.step}') === '1');
   await until('measured speeds are reported', () => /\/[\d.]+$/.test(kubectl('get', 'mdep/chat', '-o', 'jsonpath={.status.tokensPerSecond}')));
+  return ask;
 }

@@ -2,40 +2,16 @@
 // Macs. Fails on findings of axe-core, on errors in the console, and on requests to other hosts.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { readFile } from 'node:fs/promises';
+import { adversity } from './adversity.mjs';
 import { launch, openPage, signIn } from './browser.mjs';
 import { fill, startFleet, until } from './fleet.mjs';
-
-const AXE = await readFile(new URL('../node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
-const RULES = { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] };
-
-let failed = 0;
-let current;
-async function step(name, run) {
-  if (process.env.ONLY && !new RegExp(process.env.ONLY).test(name)) return;
-  const begun = Date.now();
-  try {
-    await run();
-    console.log(`ok   ${name} (${((Date.now() - begun) / 1000).toFixed(1)} s)`);
-  } catch (error) {
-    failed += 1;
-    if (process.env.SHOTS) await current?.screenshot({ path: `${process.env.SHOTS}/failed-${failed}.png` }).catch(() => {});
-    console.log(`FAIL ${name}\n${error.stack}`);
-  }
-}
-
-/** Runs axe-core without an inline script, which the page's policy forbids: as an isolated script of the driver. */
-async function axe(page, where) {
-  await page.evaluate(AXE);
-  const { violations } = await page.evaluate((options) => globalThis.axe.run(document, options), RULES);
-  const found = violations.map((violation) => `${violation.id}: ${violation.help}\n  ${violation.nodes.slice(0, 4).map((node) => `${node.target.join(' ')} ${node.any[0]?.message ?? ''}`).join('\n  ')}`);
-  assert.deepEqual(found, [], `axe-core in ${where}`);
-}
+import { numbers } from './numbers.mjs';
+import { axe, failures, picture, step } from './steps.mjs';
 
 const fleet = await startFleet();
 const browser = await launch();
 try {
-  await fill(fleet);
+  const ask = await fill(fleet);
   const { kubectl, url, token } = fleet;
   const first = (deployment) => kubectl('get', 'mrep', '-l', `rooflet.dev/deployment=${deployment}`, '-o', 'jsonpath={.items[0].metadata.name}');
   const views = {
@@ -48,7 +24,7 @@ try {
   };
   const main = await openPage(browser, { viewport: { width: 1280, height: 860 } });
   const { page } = main;
-  current = page;
+  picture(page);
   const heading = (name) => page.getByRole('heading', { level: 1, name, exact: true });
   const open = async (name) => {
     await page.goto(`${url}/${views[name][0]}`);
@@ -84,25 +60,7 @@ try {
   await page.emulateMedia({ colorScheme: 'light' });
   await page.setViewportSize({ width: 1280, height: 860 });
 
-  await step('numbers are those of kubectl', async () => {
-    await open('fleet');
-    for (const mac of JSON.parse(kubectl('get', 'mac', '-o', 'json')).items) {
-      const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: mac.metadata.name }) });
-      const text = await row.innerText();
-      const [allocatable] = mac.status.summary.memory.split('/');
-      assert.ok(text.includes(allocatable.replace('Gi', ' GiB')), `${text} has not ${allocatable}`);
-      assert.match(text, /–\s+spec \d+ GB\/s/, 'a simulated Mac has no measured bandwidth');
-      const free = (parseFloat(mac.status.summary.freeMemory)).toFixed(1);
-      const [reserved, limit] = /([\d.]+) \/ ([\d.]+) GiB/.exec(text).slice(1).map(Number);
-      assert.ok(Math.abs(limit - reserved - free) <= 0.11, `${mac.metadata.name}: ${limit} - ${reserved} is not ${free}`);
-    }
-    await open('deployments');
-    for (const deployment of JSON.parse(kubectl('get', 'mdep', '-o', 'json')).items) {
-      const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: deployment.metadata.name }) });
-      const measured = deployment.status.tokensPerSecond?.split('/')[1];
-      if (measured && measured !== '-') assert.ok((await row.innerText()).includes(measured), `${deployment.metadata.name} has not ${measured} tokens/s`);
-    }
-  });
+  await numbers({ page, fleet, open, views, ask });
 
   await step('sort and filter', async () => {
     await open('fleet');
@@ -117,7 +75,8 @@ try {
   await step('a pending replica shows reasons and the smallest change', async () => {
     await open('pending');
     await page.getByText('Smallest changes that admit it').waitFor();
-    await page.getByText('spec.objectives.decodeTokensPerSecond: 12').first().waitFor();
+    // The figure depends on the predictor.
+    await page.getByText(/spec\.objectives\.decodeTokensPerSecond: \d/).first().waitFor();
   });
 
   await step('cordon and uncordon', async () => {
@@ -229,20 +188,6 @@ try {
     await until('the log has an answer', async () => (await page.getByLabel(/^Log of /).innerText()) !== 'Loading…');
   });
 
-  await step('markup in messages stays text', async () => {
-    const now = new Date().toISOString().replace(/\.\d+Z$/, 'Z');
-    const event = {
-      apiVersion: 'v1', kind: 'Event', metadata: { name: 'markup', namespace: 'default' }, type: 'Warning', reason: 'Markup',
-      message: '<img src=x onerror="document.title=1"><script>document.title=1</script>', firstTimestamp: now, lastTimestamp: now, count: 1,
-      involvedObject: { apiVersion: 'rooflet.dev/v1alpha1', kind: 'FleetNode', name: 'mini-1' },
-    };
-    execFileSync('kubectl', [`--kubeconfig=${fleet.kubeconfig}`, 'apply', '-f', '-'], { input: JSON.stringify(event) });
-    await open('events');
-    await page.getByText('<img src=x').last().waitFor();
-    assert.equal(await page.locator('main img').count(), 0);
-    assert.match(await page.title(), /^Events/);
-  });
-
   await step('keyboard reaches the table and the actions', async () => {
     await open('fleet');
     await page.reload();
@@ -287,18 +232,6 @@ try {
     }
   });
 
-  await step('an expired watch leads to a new list', async () => {
-    await open('fleet');
-    const expired = { type: 'ERROR', object: { kind: 'Status', code: 410, reason: 'Expired', message: 'too old resource version' } };
-    await page.route('**/proxy/watch**', (route) => route.fulfill({ status: 200, contentType: 'application/x-ndjson', body: `${JSON.stringify({ watch: 0, event: expired })}\n` }));
-    const listed = page.waitForRequest(/fleetnodes\?limit=/);
-    // Another kind reopens the connection.
-    await page.getByRole('link', { name: 'Plans' }).click();
-    await listed;
-    await page.unroute('**/proxy/watch**');
-    await page.getByText('Live', { exact: true }).waitFor();
-  });
-
   await step('an ended session leads to the sign-in', async () => {
     await page.route('**/proxy/watch**', (route) => route.fulfill({ status: 401, contentType: 'application/json', body: '{"error":{"reason":"CredentialExpired","message":"expired"}}' }));
     await page.goto(`${url}/#/claims`);
@@ -320,6 +253,8 @@ try {
     await Promise.race([page.getByLabel('bearer token').waitFor({ timeout: 60_000 }), page.getByText('Live', { exact: true }).waitFor({ timeout: 60_000 })]);
   });
 
+  await adversity({ browser, fleet });
+
   await step('sign out', async () => {
     if (await page.getByLabel('bearer token').isVisible()) await signIn(page, url, token);
     await page.getByRole('button', { name: 'Sign out' }).click();
@@ -335,4 +270,4 @@ try {
   await browser.close();
   await fleet.stop();
 }
-process.exit(failed > 0 ? 1 : 0);
+process.exit(failures() > 0 ? 1 : 0);
