@@ -219,18 +219,21 @@ export async function numbers({ page, fleet, open, views, ask }) {
     });
   });
 
-  await step('rates of models and keys', async () => {
+  await step('requests of the last minute, by model and key', async () => {
+    const completed = (name) => sum(list('mrep', '-l', `rooflet.dev/deployment=${name}`), (replica) => replica.status?.requests?.completed);
+    await until('the agents have reported the earlier requests', () => completed('chat') === 4 && completed('research') === 4);
+    await page.goto(`${fleet.url}/#/plans`);
     await open('requests');
     await until('two readings', async () => !/^–/.test(row(await table(page, 'Requests by key'), 'Key', 'team-a')['Requests/min']));
     const before = (await ofGateway()).sum('rooflet_gateway_key_requests_total', { key: 'team-a' });
     await Promise.all([1, 2, 3, 4, 5, 6].map((index) => ask('chat', index)));
     assert.equal((await ofGateway()).sum('rooflet_gateway_key_requests_total', { key: 'team-a' }) - before, 3);
-    await until('a rate of the key', async () => {
+    await until('the requests of the key', async () => {
       const cells = row(await table(page, 'Requests by key'), 'Key', 'team-a');
-      return parseFloat(cells['Requests/min']) > 0 && parseFloat(cells['Tokens/min']) > 0;
+      return parseFloat(cells['Requests/min']) === 3 && parseFloat(cells['Tokens/min']) > 0;
     });
-    await until('a rate of the model', async () => parseFloat(row(await table(page, 'Requests by model'), 'Deployment', 'chat')['Per minute']) > 0);
-    assert.equal(parseFloat(row(await table(page, 'Requests by model'), 'Deployment', 'research')['Per minute']), 0);
+    await until('the requests of the model', async () => parseFloat(row(await table(page, 'Requests by model'), 'Deployment', 'chat')['Last minute']) === 6);
+    assert.equal(parseFloat(row(await table(page, 'Requests by model'), 'Deployment', 'research')['Last minute']), 0);
   });
 
   await step('numbers of plans, claims and events', async () => {

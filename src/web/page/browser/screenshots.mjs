@@ -21,7 +21,7 @@ await mkdir(OUT, { recursive: true });
 const fleet = await startFleet();
 const browser = await launch();
 try {
-  await fill(fleet);
+  const ask = await fill(fleet);
   const nameOf = (deployment) => fleet.kubectl('get', 'mrep', '-l', `rooflet.dev/deployment=${deployment}`, '-o', 'jsonpath={.items[0].metadata.name}');
   const views = {
     fleet: '#/macs', mac: '#/macs/ultra-1', deployments: '#/deployments', deployment: '#/deployments/default/summaries',
@@ -46,6 +46,12 @@ try {
           await page.getByRole('button', { name: 'Send' }).click();
           await page.getByText('tok/s').waitFor();
           await page.getByRole('button', { name: 'Send' }).waitFor();
+        }
+        if (name === 'requests') {
+          // The numbers of the last minute need readings before and after some requests.
+          await page.locator('canvas').waitFor();
+          await Promise.all(['chat', 'assistant', 'summaries', 'research'].flatMap((model) => [1, 2, 3, 4].map((index) => ask(model, index))));
+          await page.getByRole('table', { name: 'Requests by key' }).getByText(/^[1-9][\d.,]* \/ 60,000/).waitFor({ state: 'attached' });
         }
         if (name === 'deployment') await page.waitForFunction(() => document.querySelectorAll('canvas').length === 2);
         await page.waitForTimeout(900);

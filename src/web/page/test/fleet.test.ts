@@ -4,7 +4,7 @@ import type { FleetNode, ModelDeployment, ModelReplica, ModelRevision } from '..
 import { decodeSpeed, parseChunk } from '../src/fleet/chat';
 import { explain } from '../src/fleet/explanation';
 import { deploymentHealth, nodeHealth, replicaHealth } from '../src/fleet/health';
-import { added, buckets, parseMetrics, perMinute, quantile, total, totals } from '../src/fleet/metrics';
+import { added, buckets, parseMetrics, lastMinute, quantile, total, totals } from '../src/fleet/metrics';
 import { bytesPerStep, pictureOf, ticks } from '../src/fleet/roofline';
 import { canarySteps, patchOf, throughputFloor, unavailable, undoPatch } from '../src/fleet/rollout';
 import { bandwidthOf, usageOf } from '../src/fleet/usage';
@@ -149,12 +149,12 @@ test('chat chunks have text, usage and errors', () => {
   assert.equal(decodeSpeed(1, 1000, 1000), undefined);
 });
 
-test('rate per minute is that of the last minute, and unknown after a restart', () => {
+test('increase in the last minute is that of the readings, and unknown after a restart', () => {
   const reading = (tick: number, text: string) => ({ tick, counts: totals(parseMetrics(text), 'requests_total', ({ key }) => key!) });
   const readings = [reading(0, 'requests_total{key="a"} 100'), reading(50, 'requests_total{key="a",model="x"} 101\nrequests_total{key="a",model="y"} 4'), reading(80, 'requests_total{key="a"} 120\nrequests_total{key="b"} 2')];
-  assert.equal(perMinute(readings, 'a'), 30);
-  assert.equal(perMinute(readings, 'b'), 4, 'a counter appears with its first increment');
-  assert.equal(perMinute(readings, 'c'), 0);
-  assert.equal(perMinute(readings.slice(0, 1), 'a'), undefined);
-  assert.equal(perMinute([...readings, reading(85, 'requests_total{key="a"} 3')], 'a'), undefined);
+  assert.equal(lastMinute(readings, 'a'), 15);
+  assert.equal(lastMinute(readings, 'b'), 2, 'a counter appears with its first increment');
+  assert.equal(lastMinute(readings, 'c'), 0);
+  assert.equal(lastMinute(readings.slice(0, 1), 'a'), undefined);
+  assert.equal(lastMinute([...readings, reading(85, 'requests_total{key="a"} 3')], 'a'), undefined);
 });

@@ -49,16 +49,16 @@ export interface Counters {
   counts: ReadonlyMap<string, number>;
 }
 
-const RATE_SECONDS = 60;
+const MINUTE_SECONDS = 60;
 
-/** Returns the increase per minute within the last minute of the readings. Unknown after a restart of the counter. */
-export function perMinute(readings: readonly Counters[], key: string): number | undefined {
+/** Returns the increase in the last minute, or since the first reading if it is younger. Unknown after a restart. */
+export function lastMinute(readings: readonly Counters[], key: string): number | undefined {
   const last = readings[readings.length - 1];
-  const first = last && readings.find(({ tick }) => tick >= last.tick - RATE_SECONDS);
+  const first = last && readings.find(({ tick }) => tick >= last.tick - MINUTE_SECONDS);
   if (!last || !first || first === last) return undefined;
   // A counter appears with its first increment.
   const added = (last.counts.get(key) ?? 0) - (first.counts.get(key) ?? 0);
-  return added < 0 ? undefined : (added * 60) / (last.tick - first.tick);
+  return added < 0 ? undefined : added;
 }
 
 /** Cumulative counts of a histogram by upper bound, ascending, over all other labels. */

@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { keyOf, type ApiKey } from '../api/kinds';
 import { request } from '../api/http';
-import { added, buckets, parseMetrics, perMinute, quantile, total, totals, type Buckets, type Counters, type Sample } from '../fleet/metrics';
+import { added, buckets, lastMinute, parseMetrics, quantile, total, totals, type Buckets, type Counters, type Sample } from '../fleet/metrics';
 import { count, number, seconds, short, UNKNOWN } from '../format/text';
 import { now, serverNow } from '../clock';
 import { deployments, keys, replicas, replicasOf } from '../store';
@@ -40,8 +40,8 @@ export function Requests() {
     <>
       <div class="view-head"><h1>Requests</h1></div>
       <Gateway all={readings} problem={problem} />
-      <Panel title="By model" aside={<span class="muted">since the start of each worker; rates of the last minute</span>}><Models /></Panel>
-      <Panel title="By key" aside={<span class="muted">days in UTC; rates of the last minute</span>}><Keys readings={readings} /></Panel>
+      <Panel title="By model" aside={<span class="muted">since the start of each worker</span>}><Models /></Panel>
+      <Panel title="By key" aside={<span class="muted">days in UTC</span>}><Keys readings={readings} /></Panel>
     </>
   );
 }
@@ -143,7 +143,7 @@ interface ModelRow {
   waiting: number;
   completed: number;
   failed: number;
-  perMinute?: number;
+  lastMinute?: number;
 }
 
 const MODEL_COLUMNS: Column<ModelRow>[] = [
@@ -152,7 +152,7 @@ const MODEL_COLUMNS: Column<ModelRow>[] = [
   { id: 'waiting', title: 'Waiting', width: 13, numeric: true, priority: 2, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
   { id: 'completed', title: 'Completed', width: 17, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
   { id: 'failed', title: 'Failed', width: 14, numeric: true, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
-  { id: 'rate', title: 'Per minute', hint: 'Finished requests per minute, as the agents report them', width: 16, numeric: true, priority: 2, sort: (row) => row.perMinute, cell: (row) => number(row.perMinute) },
+  { id: 'rate', title: 'Last minute', hint: 'Finished requests of the last minute, or since this view was opened', width: 16, numeric: true, priority: 2, sort: (row) => row.lastMinute, cell: (row) => count(row.lastMinute) },
 ];
 
 /** Keeps the counters of the last readings, one per interval. */
@@ -183,7 +183,7 @@ function Models() {
   );
   const counts = useMemo(() => new Map(sums.map((row) => [`${row.namespace}/${row.name}`, row.completed + row.failed])), [sums]);
   const counters = useCounters(counts);
-  const rows = useMemo(() => sums.map((row) => ({ ...row, perMinute: perMinute(counters, `${row.namespace}/${row.name}`) })), [sums, counters]);
+  const rows = useMemo(() => sums.map((row) => ({ ...row, lastMinute: lastMinute(counters, `${row.namespace}/${row.name}`) })), [sums, counters]);
   return (
     <Loaded of={[deployments, replicas]}>
       <Table label="Requests by model" rows={rows} columns={MODEL_COLUMNS} name={(row) => `${row.namespace}/${row.name}`} order={{ column: 'completed', descending: true }} link={(row) => href('deployments', row.namespace, row.name)} rowHeight={38} empty={<Empty title="No deployments" />} />
@@ -193,13 +193,14 @@ function Models() {
 
 interface KeyRow {
   key: ApiKey;
-  requestsPerMinute?: number;
-  tokensPerMinute?: number;
+  /** Requests and tokens of the last minute. */
+  requests?: number;
+  tokens?: number;
 }
 
 const KEY_COLUMNS: Column<KeyRow>[] = [
   {
-    id: 'name', title: 'Key', width: 20, sort: ({ key }) => key.metadata.name,
+    id: 'name', title: 'Key', width: 18, sort: ({ key }) => key.metadata.name,
     cell: ({ key }) => <><span class="cell-main">{key.metadata.name}</span><span class="cell-sub">{key.spec.secretHint ? `…${key.spec.secretHint}` : key.metadata.namespace}</span></>,
   },
   { id: 'models', title: 'Models', width: 14, priority: 2, sort: ({ key }) => key.spec.models?.join(), cell: ({ key }) => key.spec.models?.join(', ') ?? 'all' },
@@ -209,12 +210,12 @@ const KEY_COLUMNS: Column<KeyRow>[] = [
     cell: ({ key }) => <>{count(key.status?.tokensToday)}<Limit of={key.spec.tokensPerDay} /></>,
   },
   {
-    id: 'request-rate', title: 'Requests/min', hint: 'Admitted requests of the last minute, and the limit', width: 12, numeric: true, priority: 2, sort: (row) => row.requestsPerMinute,
-    cell: ({ key, requestsPerMinute }) => <>{number(requestsPerMinute)}<Limit of={key.spec.requestsPerMinute} /></>,
+    id: 'request-rate', title: 'Requests/min', hint: 'Admitted requests of the last minute, or since this view was opened, and the limit', width: 12, numeric: true, priority: 2, sort: (row) => row.requests,
+    cell: ({ key, requests }) => <>{count(requests)}<Limit of={key.spec.requestsPerMinute} /></>,
   },
   {
-    id: 'token-rate', title: 'Tokens/min', hint: 'Tokens of the last minute, and the limit', width: 12, numeric: true, priority: 2, sort: (row) => row.tokensPerMinute,
-    cell: ({ key, tokensPerMinute }) => <>{number(tokensPerMinute)}<Limit of={key.spec.tokensPerMinute} /></>,
+    id: 'token-rate', title: 'Tokens/min', hint: 'Tokens of the last minute, or since this view was opened, and the limit', width: 14, numeric: true, priority: 2, sort: (row) => row.tokens,
+    cell: ({ key, tokens }) => <>{count(tokens)}<Limit of={key.spec.tokensPerMinute} /></>,
   },
   { id: 'used', title: 'Last used', width: 10, numeric: true, priority: 3, sort: ({ key }) => key.status?.lastUsedTime, cell: ({ key }) => (key.status?.lastUsedTime ? <Age at={key.status.lastUsedTime} /> : UNKNOWN) },
 ];
@@ -233,7 +234,7 @@ function Keys({ readings }: { readings: Reading[] }) {
     return [counters('rooflet_gateway_key_requests_total'), counters('rooflet_gateway_key_tokens_total')] as const;
   }, [readings]);
   const rows = useMemo(
-    () => [...current.items].map(([name, key]): KeyRow => ({ key, requestsPerMinute: perMinute(requests, name), tokensPerMinute: perMinute(tokens, name) })),
+    () => [...current.items].map(([name, key]): KeyRow => ({ key, requests: lastMinute(requests, name), tokens: lastMinute(tokens, name) })),
     [current, requests, tokens],
   );
   return (
