@@ -19,6 +19,8 @@ mod harness;
 mod lookup;
 #[path = "bench/masks.rs"]
 mod masks;
+#[path = "bench/memory.rs"]
+mod memory;
 #[path = "bench/overhead.rs"]
 mod overhead;
 #[path = "bench/placement.rs"]
@@ -53,6 +55,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("fit", fit::run),
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
+    ("memory", memory::run),
     ("control", control::run),
     ("simulated", simulated::run),
     ("storm", storm::run),

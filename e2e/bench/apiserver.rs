@@ -25,42 +25,78 @@ const LISTED: usize = 500;
 const WRITES: u32 = 500;
 const BETWEEN_WRITES: Duration = Duration::from_millis(10);
 
-pub(crate) fn run() {
-    let scratch = Scratch::new();
-    let port = free_port();
-    let (data_dir, kubeconfig) = (scratch.join("data"), scratch.join("kubeconfig"));
-    let begin = Instant::now();
-    let server = Process::start(
-        [
+/// Namespace of the objects that are listed, watched and patched.
+pub(crate) const NAMESPACE: &str = "listed";
+
+/// Running API server without other roles.
+pub(crate) struct ApiServer {
+    pub(crate) process: Process,
+    pub(crate) api: Api,
+    pub(crate) runtime: tokio::runtime::Runtime,
+    args: Vec<String>,
+    /// Working directory of the process; dropped last.
+    scratch: Scratch,
+}
+
+impl ApiServer {
+    /// Starts the server, and waits until it is ready.
+    pub(crate) fn start() -> Self {
+        let scratch = Scratch::new();
+        let port = free_port();
+        let (data_dir, kubeconfig) = (scratch.join("data"), scratch.join("kubeconfig"));
+        let args = vec![
             "server".to_owned(),
             "--roles=apiserver".to_owned(),
             format!("--data-dir={}", data_dir.display()),
             format!("--listen=127.0.0.1:{port}"),
             format!("--kubeconfig-out={}", kubeconfig.display()),
-        ],
-        &scratch.join("server.log"),
-    );
-    eventually("the kubeconfig", || {
-        kubeconfig.is_file().then_some(()).ok_or_else(|| server.log())
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let api = Api::new(&data_dir, port);
-    eventually("the server being ready", || {
-        let ready = api.client.get(format!("{}/readyz", api.base)).send();
-        match runtime.block_on(ready) {
-            Ok(response) if response.status().is_success() => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
+        ];
+        let process = Process::start(&args, &scratch.join("server.log"));
+        eventually("the kubeconfig", || {
+            kubeconfig.is_file().then_some(()).ok_or_else(|| process.log())
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let server = Self {
+            api: Api::new(&data_dir, port),
+            process,
+            runtime,
+            args,
+            scratch,
+        };
+        server.wait_until_ready();
+        server
+    }
+
+    /// Stops the server and starts it again with the same data.
+    pub(crate) fn restart(&mut self) {
+        self.process.terminate();
+        self.process = Process::start(&self.args, &self.scratch.join("server.log"));
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&self) {
+        eventually("the server being ready", || {
+            let ready = self.api.client.get(format!("{}/readyz", self.api.base)).send();
+            match self.runtime.block_on(ready) {
+                Ok(response) if response.status().is_success() => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        });
+    }
+}
+
+pub(crate) fn run() {
+    let begin = Instant::now();
+    let server = ApiServer::start();
     println!("Ready {:.2} s after its start.\n", begin.elapsed().as_secs_f64());
-    runtime.block_on(measure(&api, &server));
+    server.runtime.block_on(measure(&server.api, &server.process));
 }
 
 async fn measure(api: &Api, server: &Process) {
-    for namespace in ["listed", "created"] {
+    for namespace in [NAMESPACE, "created"] {
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         api.done(
             api.client
@@ -70,9 +106,9 @@ async fn measure(api: &Api, server: &Process) {
         .await;
     }
     for number in 0..LISTED {
-        api.done(api.create("listed", number)).await;
+        api.done(api.create(NAMESPACE, number)).await;
     }
-    let list = api.done(api.client.get(api.collection("listed"))).await;
+    let list = api.done(api.client.get(api.collection(NAMESPACE))).await;
     let list: Value = serde_json::from_slice(&list).expect("a list");
     let listed = list["items"].as_array().expect("a list has items");
     assert_eq!(listed.len(), LISTED);
@@ -92,7 +128,7 @@ async fn measure(api: &Api, server: &Process) {
         }),
         ("get", &|| {
             api.client
-                .get(format!("{}/{}", api.collection("listed"), name(7)))
+                .get(format!("{}/{}", api.collection(NAMESPACE), name(7)))
         }),
         ("patch status", &|| {
             let number = patched.replace(patched.get() + 1);
@@ -100,7 +136,7 @@ async fn measure(api: &Api, server: &Process) {
             api.patch(&format!("{}/status", name(number % LISTED)), &change)
         }),
         ("list 500", &|| {
-            api.client.get(format!("{}?limit=500", api.collection("listed")))
+            api.client.get(format!("{}?limit=500", api.collection(NAMESPACE)))
         }),
     ];
     for (operation, request) in operations {
@@ -168,14 +204,14 @@ async fn load(api: &Api, server: &Process, clients: usize, request: &dyn Fn() ->
 
 /// Returns the latencies of the same writes at all watchers.
 async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
-    let list = format!("{}?limit=1", api.collection("listed"));
+    let list = format!("{}?limit=1", api.collection(NAMESPACE));
     let list: Value = serde_json::from_slice(&api.done(api.client.get(list)).await).expect("a list");
     let version = list["metadata"]["resourceVersion"]
         .as_str()
         .expect("a list has a resourceVersion");
     let url = format!(
         "{}?watch=true&resourceVersion={version}",
-        api.collection("listed")
+        api.collection(NAMESPACE)
     );
     // All watches are open before the first write, because the response head is sent when a watch
     // starts.
@@ -224,7 +260,7 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
 
 /// Client of the server under test.
 pub(crate) struct Api {
-    base: String,
+    pub(crate) base: String,
     pub(crate) client: reqwest::Client,
 }
 
@@ -255,7 +291,7 @@ impl Api {
 
     /// Returns a request that creates an object of about 1 KB. No controller runs that could act on
     /// the object.
-    fn create(&self, namespace: &str, number: usize) -> RequestBuilder {
+    pub(crate) fn create(&self, namespace: &str, number: usize) -> RequestBuilder {
         let body = json!({
             "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment",
             "metadata": {"name": name(number), "annotations": {"padding": "x".repeat(600)}},
@@ -264,9 +300,9 @@ impl Api {
         self.client.post(self.collection(namespace)).json(&body)
     }
 
-    fn patch(&self, path: &str, change: &Value) -> RequestBuilder {
+    pub(crate) fn patch(&self, path: &str, change: &Value) -> RequestBuilder {
         self.client
-            .patch(format!("{}/{path}", self.collection("listed")))
+            .patch(format!("{}/{path}", self.collection(NAMESPACE)))
             .header(CONTENT_TYPE, "application/merge-patch+json")
             .body(change.to_string())
     }
@@ -285,6 +321,6 @@ impl Api {
     }
 }
 
-fn name(number: usize) -> String {
+pub(crate) fn name(number: usize) -> String {
     format!("object-{number:06}")
 }
