@@ -97,7 +97,7 @@ impl<'a> Statement<'a> {
 
     /// Returns the stated result: the last number, or else the first.
     pub(super) fn result(&self) -> Option<Stated> {
-        let sides = sides::readings(self.calculation).ok()?.pop()?;
+        let sides = self.last_reading()?;
         let ends = [sides.get(1..)?.last()?, &sides[0]];
         let result = ends
             .into_iter()
@@ -107,12 +107,14 @@ impl<'a> Statement<'a> {
         Some(Stated::of(result.expression.literal()?, about, negative))
     }
 
+    /// Returns the least likely reading of the calculation. `None`: the text is no calculation.
+    fn last_reading(&self) -> Option<Vec<Side>> {
+        sides::readings(self.calculation).ok()?.pop()
+    }
+
     /// Returns whether the calculation multiplies about `parameters` by bits or bytes per weight.
     pub(super) fn multiplies(&self, parameters: f64) -> bool {
-        let Some(sides) = sides::readings(self.calculation)
-            .ok()
-            .and_then(|mut all| all.pop())
-        else {
+        let Some(sides) = self.last_reading() else {
             return false;
         };
         let calculation = usize::from(sides::result_is_first(&sides));
@@ -134,10 +136,7 @@ impl<'a> Statement<'a> {
 
     /// Returns whether the calculation divides by a time: `50 tok / 0.41 s = 120.7 tok/s`.
     pub(super) fn divides_by_time(&self) -> bool {
-        let Some(sides) = sides::readings(self.calculation)
-            .ok()
-            .and_then(|mut all| all.pop())
-        else {
+        let Some(sides) = self.last_reading() else {
             return false;
         };
         let calculation = usize::from(sides::result_is_first(&sides));
