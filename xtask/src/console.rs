@@ -19,6 +19,11 @@ const FAILURE_LINES_MAX: usize = 60;
 /// Interval of the checks whether a command with a time limit has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Returns the directory of cargo's build results.
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Returns the repository root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -4,7 +4,7 @@
 //! glibc (2.34 or later), names are still resolved by /etc/hosts and DNS.
 
 use std::{
-    env, fs,
+    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
@@ -56,8 +56,7 @@ fn unsupported() -> Option<String> {
 
 /// Builds the program and returns the directory of the tree.
 fn build(profile: &str) -> Result<PathBuf> {
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| console::root().join("target"), PathBuf::from);
+    let target = console::target_dir();
     let mut cargo = console::cargo();
     cargo.args(["build", "--locked", "--package", "rooflet"]);
     cargo.args(["--no-default-features", "--features", "otlp"]);

@@ -55,11 +55,12 @@ pub(crate) fn run(args: &[&str]) -> Result<Infallible> {
 fn build_binary(profile: &[&str]) -> Result<()> {
     let progress = Progress::new("build");
     let binary = match profile {
-        [] => "target/debug/rooflet",
-        _ => "target/release/rooflet",
+        [] => "debug/rooflet",
+        _ => "release/rooflet",
     };
+    let binary = console::target_dir().join(binary);
     let total = packages()?;
-    if !console::root().join(binary).exists() {
+    if !binary.exists() {
         progress.print(format!(
             "the first build compiles {total} packages, about 10 minutes on 2 cores; later builds are short"
         ));
@@ -86,6 +87,8 @@ fn build_binary(profile: &[&str]) -> Result<()> {
     if !child.wait().context("waiting for `cargo build`")?.success() {
         bail!("`cargo build` failed");
     }
+    // A short path in the usual case.
+    let binary = binary.strip_prefix(console::root()).unwrap_or(&binary).display();
     progress.print(format!(
         "the binary is {binary}; the verbs of `rooflet` run as `{binary} VERB`"
     ));
