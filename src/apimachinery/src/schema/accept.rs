@@ -3,6 +3,7 @@
 //! Works on the raw JSON, because an invalid schema has no compiled form.
 
 mod cel;
+mod cost;
 mod defaults;
 mod keywords;
 mod structural;
@@ -11,8 +12,9 @@ use serde_json::Value;
 
 use super::{FieldError, compile::compile};
 
-/// Checks a version's `openAPIV3Schema` in field `at`.
-pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldError> {
+/// Checks a version's `openAPIV3Schema` in field `at`. If `limits_cost` is false, rules may have any
+/// cost.
+pub(super) fn check(at: &str, schema: &Value, has_status: bool, limits_cost: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let kind = schema.get("type").and_then(Value::as_str).unwrap_or_default();
     if has_status && !kind.is_empty() && kind != "object" {
@@ -36,6 +38,6 @@ pub(super) fn check(at: &str, schema: &Value, has_status: bool) -> Vec<FieldErro
         errors.extend(structure);
     }
     let node = sound.then(|| compile(schema));
-    errors.extend(keywords::check(at, schema, node.as_ref()));
+    errors.extend(keywords::check(at, schema, node.as_ref(), limits_cost));
     errors
 }

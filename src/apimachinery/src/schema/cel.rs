@@ -6,6 +6,7 @@
 
 mod budget;
 mod compile;
+pub(super) mod cost;
 mod library;
 mod lists;
 mod parts;

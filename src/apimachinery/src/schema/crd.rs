@@ -49,6 +49,14 @@ fn has_status(version: &Value) -> bool {
         .is_some_and(|status| !status.is_null())
 }
 
+/// Returns false if the old definition has this version with the same schema. The rules of such a
+/// schema may be too expensive, because an older server accepted them.
+fn changes_schema(old: Option<&Value>, version: &Value) -> bool {
+    let before = old.into_iter().flat_map(versions);
+    let mut before = before.filter(|before| text(before, "/name") == text(version, "/name"));
+    !before.any(|before| schema(before) == schema(version))
+}
+
 /// Applies the defaults of a CRD: list kind, singular name, conversion.
 pub fn apply_defaults(crd: &mut Value) {
     let kind = text(crd, "/spec/names/kind").to_owned();
@@ -81,9 +89,9 @@ pub fn validate(crd: &Value, old: Option<&Value>) -> Vec<FieldError> {
         Some(old) => metadata::validate_update(&crd["metadata"], &old["metadata"], true),
     };
     validate_group_and_scope(crd, &mut errors);
-    validate_versions(crd, &mut errors);
+    validate_versions(crd, old, &mut errors);
     validate_names(crd, &mut errors);
-    validate_shared(crd, &mut errors);
+    validate_shared(crd, old, &mut errors);
     validate_conversion(crd, &mut errors);
     match old {
         Some(old) => validate_immutable(crd, old, &mut errors),
@@ -189,7 +197,7 @@ fn shared<'a>(crd: &'a Value, pointer: &str) -> Option<&'a Value> {
     parts.all(|part| part == Some(first)).then_some(first)
 }
 
-fn validate_versions(crd: &Value, errors: &mut Vec<FieldError>) {
+fn validate_versions(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let all = versions(crd);
     let (shared_schema, shared_columns) = (shared(crd, "/schema"), shared(crd, "/additionalPrinterColumns"));
     let shared_subresources = shared(crd, "/subresources");
@@ -214,7 +222,8 @@ fn validate_versions(crd: &Value, errors: &mut Vec<FieldError>) {
         validate_deprecation(&at, version, errors);
         if let Some(schema) = schema(version).filter(|_| shared_schema.is_none()) {
             let at = format!("{at}.schema.openAPIV3Schema");
-            errors.extend(accept::check(&at, schema, has_status(version)));
+            let limits_cost = changes_schema(old, version);
+            errors.extend(accept::check(&at, schema, has_status(version), limits_cost));
         }
         if let Some(subresources) = version
             .get("subresources")
@@ -316,7 +325,7 @@ fn validate_stored_versions(crd: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn validate_shared(crd: &Value, errors: &mut Vec<FieldError>) {
+fn validate_shared(crd: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     let shared_schema = shared(crd, "/schema").and_then(|schema| schema.get("openAPIV3Schema"));
     if let Some(schema) = shared_schema.filter(|schema| !schema.is_null()) {
         let has_status = versions(crd).iter().any(has_status);
@@ -324,6 +333,9 @@ fn validate_shared(crd: &Value, errors: &mut Vec<FieldError>) {
             "spec.validation.openAPIV3Schema",
             schema,
             has_status,
+            versions(crd)
+                .first()
+                .is_none_or(|first| changes_schema(old, first)),
         ));
     }
     if let Some(subresources) = shared(crd, "/subresources") {

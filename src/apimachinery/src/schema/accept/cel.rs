@@ -11,6 +11,8 @@ use kube_cel::cel::{
 };
 use serde_json::{Value, json};
 
+use super::cost::Costs;
+use crate::schema::cel::cost::Decl;
 use crate::schema::node::{Additional, Node};
 use crate::schema::types::Types;
 use crate::schema::{FieldError, cel, gotext};
@@ -25,14 +27,20 @@ const RULE_MEMBERS: [&str; 6] = [
     "OptionalOldSelf",
 ];
 
-/// Checks one rule of a structural node.
-pub(super) fn check(
-    at: &str,
-    rule: &Value,
-    node: &Node,
-    is_root: bool,
-    uncorrelatable: Option<&str>,
-) -> Vec<FieldError> {
+/// Node with rules.
+pub(super) struct Spot<'a> {
+    pub(super) node: &'a Node,
+    pub(super) is_root: bool,
+    /// Ancestor whose items cannot be correlated between two revisions.
+    pub(super) uncorrelatable: Option<&'a str>,
+    /// Declaration for the estimate of costs, or `None` if rules may have any cost.
+    pub(super) decl: Option<&'a Decl>,
+    /// Maximum number of values of the node in an object, or `None` without a limit.
+    pub(super) max_values: Option<u64>,
+}
+
+/// Checks one rule of a structural node, and adds its cost.
+pub(super) fn check(at: &str, rule: &Value, spot: &Spot<'_>, costs: &mut Costs) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default();
     let flag = rule.get("optionalOldSelf").and_then(Value::as_bool);
@@ -44,54 +52,46 @@ pub(super) fn check(
         gotext::json_in_order(&shown, &RULE_MEMBERS)
     };
     let scope = Scope {
-        node,
-        is_root,
+        node: spot.node,
+        is_root: spot.is_root,
         optional_old_self: flag == Some(true),
     };
     let reject = |errors: &mut Vec<FieldError>, key: &str, detail: &str| {
         errors.push(FieldError::invalid_shown(format!("{at}.{key}"), &shown(), detail));
     };
+    let estimate = |program: &IdedExpr| {
+        let decl = spot.decl?;
+        Some(cel::cost::estimate(program, decl, scope.optional_old_self))
+    };
     let source = text("rule");
     let mut uses_old_self = false;
-    match cel::parse(source) {
-        Err(err) => reject(&mut errors, "rule", &syntax_error(source, &err).to_string()),
+    match scope.compile(source, Wanted::Bool) {
+        Err(err) => reject(&mut errors, "rule", &err.to_string()),
         Ok(program) => {
             uses_old_self = program.references().has_variable("oldSelf");
-            match scope.check(source, &program) {
-                Err(err) => reject(&mut errors, "rule", &err.to_string()),
-                Ok(Kind::Bool | Kind::Unknown) => {}
-                Ok(_) => reject(&mut errors, "rule", "cel expression must evaluate to a bool"),
+            if let (Some(cost), Some(decl)) = (estimate(&program), spot.decl) {
+                let values = spot.max_values.unwrap_or_else(|| decl.max_per_request());
+                let field = format!("{at}.rule");
+                errors.extend(costs.add(field, "rule", cost.saturating_mul(values)));
             }
-        }
-    }
-    let message = text("messageExpression");
-    if !message.is_empty() {
-        match cel::parse(message) {
-            Err(err) => {
-                let err = syntax_error(message, &err);
-                reject(
-                    &mut errors,
-                    "messageExpression",
-                    &format!("messageExpression {err}"),
-                );
+            let message = text("messageExpression");
+            match (!message.is_empty()).then(|| scope.compile(message, Wanted::Text)) {
+                None => {}
+                Some(Err(err)) => {
+                    let detail = format!("messageExpression {err}");
+                    reject(&mut errors, "messageExpression", &detail);
+                }
+                Some(Ok(program)) => {
+                    if let Some(cost) = estimate(&program) {
+                        let field = format!("{at}.messageExpression");
+                        errors.extend(costs.add(field, "messageExpression", cost));
+                    }
+                }
             }
-            Ok(program) => match scope.check(message, &program) {
-                Err(err) => reject(
-                    &mut errors,
-                    "messageExpression",
-                    &format!("messageExpression {err}"),
-                ),
-                Ok(Kind::Text | Kind::Unknown) => {}
-                Ok(_) => reject(
-                    &mut errors,
-                    "messageExpression",
-                    "messageExpression must evaluate to a string",
-                ),
-            },
         }
     }
     if uses_old_self {
-        if let Some(ancestor) = uncorrelatable {
+        if let Some(ancestor) = spot.uncorrelatable {
             let detail = format!(
                 "oldSelf cannot be used on the uncorrelatable portion of the schema within {ancestor}"
             );
@@ -173,7 +173,35 @@ struct Scope<'a> {
     optional_old_self: bool,
 }
 
+/// Result that an expression must have.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Bool,
+    Text,
+}
+
+/// Reason why an expression is rejected.
+#[derive(Debug, thiserror::Error)]
+enum Rejection {
+    #[error(transparent)]
+    Compilation(#[from] CompilationError),
+    #[error("cel expression must evaluate to a bool")]
+    NotBool,
+    #[error("must evaluate to a string")]
+    NotText,
+}
+
 impl<'a> Scope<'a> {
+    /// Parses and checks an expression.
+    fn compile(&self, source: &str, wanted: Wanted) -> Result<IdedExpr, Rejection> {
+        let program = cel::parse(source).map_err(|err| syntax_error(source, &err))?;
+        match (self.check(source, &program)?, wanted) {
+            (Kind::Unknown, _) | (Kind::Bool, Wanted::Bool) | (Kind::Text, Wanted::Text) => Ok(program),
+            (_, Wanted::Bool) => Err(Rejection::NotBool),
+            (_, Wanted::Text) => Err(Rejection::NotText),
+        }
+    }
+
     fn check(&self, source: &str, program: &IdedExpr) -> Result<Kind<'a>, CompilationError> {
         let mut walk = Walk {
             scope: *self,

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::cel;
+use super::{cel, cost::Costs};
+use crate::schema::cel::cost::{Decl, limit};
 use crate::schema::compile::compile;
 use crate::schema::node::{Node, members, texts};
 use crate::schema::{FieldError, field_path};
@@ -36,28 +37,38 @@ struct Place {
     /// First ancestor whose items cannot be correlated between two revisions.
     uncorrelatable: Option<String>,
     is_root: bool,
+    /// Maximum number of values of the node in an object. `None` if an ancestor has no limit.
+    max_values: Option<u64>,
+    /// If false, rules may have any cost.
+    limits_cost: bool,
 }
 
 #[derive(Default)]
 struct Findings {
     schema: Vec<FieldError>,
     rules: Vec<FieldError>,
+    costs: Costs,
 }
 
 /// Checks the schema at `at`. `node` is the compiled schema if it is structural; otherwise its CEL
-/// rules are not checked.
-pub(super) fn check(at: &str, schema: &Value, node: Option<&Node>) -> Vec<FieldError> {
+/// rules are not checked. If `limits_cost` is false, rules may have any cost.
+pub(super) fn check(at: &str, schema: &Value, node: Option<&Node>, limits_cost: bool) -> Vec<FieldError> {
     let place = Place {
         no_defaults: None,
         inside_metadata: false,
         uncorrelatable: None,
         is_root: true,
+        max_values: Some(1),
+        limits_cost,
     };
     let found = schema
         .as_object()
         .map(|schema| walk(at, schema, node, &place))
         .unwrap_or_default();
-    found.schema.into_iter().chain(found.rules).collect()
+    let mut errors = found.schema;
+    errors.extend(found.rules);
+    errors.extend(found.costs.into_errors(at));
+    errors
 }
 
 /// Returns true if the schema uses keywords that have no structural form.
@@ -93,9 +104,14 @@ fn walk(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Plac
     let mut merge = |other: Findings| {
         found.schema.extend(other.schema);
         found.rules.extend(other.rules);
+        found.costs.merge(other.costs);
     };
     let child_place = Place {
         is_root: false,
+        max_values: place
+            .max_values
+            .zip(max_children(schema))
+            .map(|(parents, children)| parents.saturating_mul(children)),
         ..place.clone()
     };
     if let Some(additional) = schema.get("additionalProperties").and_then(Value::as_object) {
@@ -154,6 +170,19 @@ fn walk(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Plac
     map_and_list_types(at, schema, &mut found.schema);
     rules(at, schema, node, place, &mut found);
     found
+}
+
+/// Returns the maximum number of items or entries of a value, or 1 if its children are fields.
+/// `None` means that there is no limit.
+fn max_children(schema: &Map<String, Value>) -> Option<u64> {
+    let has_entries = schema
+        .get("additionalProperties")
+        .is_some_and(|all| !all.is_null());
+    match schema.get("type").and_then(Value::as_str) {
+        Some("object") if has_entries => limit(schema, "maxProperties"),
+        Some("array") => limit(schema, "maxItems"),
+        _ => Some(1),
+    }
 }
 
 fn keywords(at: &str, schema: &Map<String, Value>, place: &Place, errors: &mut Vec<FieldError>) {
@@ -396,15 +425,20 @@ fn rules(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Pla
     let Some(node) = node.filter(|_| found.schema.is_empty()) else {
         return;
     };
+    let decl = match place.limits_cost {
+        true => Decl::of(schema, place.is_root || node.embedded),
+        false => None,
+    };
+    let spot = cel::Spot {
+        node,
+        is_root: place.is_root,
+        uncorrelatable: place.uncorrelatable.as_deref(),
+        decl: decl.as_ref(),
+        max_values: place.max_values,
+    };
     for (index, rule) in list.iter().enumerate() {
         let at = format!("{at}.x-kubernetes-validations[{index}]");
-        found.rules.extend(cel::check(
-            &at,
-            rule,
-            node,
-            place.is_root,
-            place.uncorrelatable.as_deref(),
-        ));
+        found.rules.extend(cel::check(&at, rule, &spot, &mut found.costs));
     }
 }
 

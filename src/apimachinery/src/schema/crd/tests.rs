@@ -244,3 +244,108 @@ fn rejects_too_many_layers_but_ratchets_stored_ones() {
     freed["spec"]["nodeName"] = json!("mini-1");
     assert_eq!(causes(&freed, Some(&stored)), [""; 0]);
 }
+
+/// Returns the errors of a definition with this `spec` schema, without the field of the schema.
+fn schema_rejections(spec: &Value, old: Option<&Value>) -> Vec<String> {
+    let with_spec = |spec: &Value| {
+        let mut crd = gizmos();
+        crd["spec"]["versions"][0]["subresources"] = json!({"status": {}});
+        crd["spec"]["versions"][0]["selectableFields"] = json!([]);
+        crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec.clone();
+        crd
+    };
+    let errors = validate(&with_spec(spec), old.map(with_spec).as_ref());
+    let summaries = errors.iter().map(FieldError::summary);
+    summaries
+        .map(|text| text.replace("spec.validation.openAPIV3Schema.properties[spec].", ""))
+        .collect()
+}
+
+/// Returns a list of texts. Each rule of an item costs 11.
+fn texts(max_items: u64, rules: usize) -> Value {
+    let rules: Vec<Value> = ('a'..)
+        .take(rules)
+        .map(|first| json!({"rule": format!("self.matches('^[{first}-z]+$')")}))
+        .collect();
+    json!({"type": "object", "properties": {"names": {"type": "array", "maxItems": max_items,
+        "items": {"type": "string", "maxLength": 10, "x-kubernetes-validations": rules}}}})
+}
+
+const ADVICE: &str = "(try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)";
+
+#[test]
+fn rejects_rules_above_the_cost_limit() {
+    assert_eq!(schema_rejections(&texts(909_090, 1), None), [""; 0]);
+    for (items, factor) in [
+        (909_091, "1.000000x"),
+        (1_400_000, "1.5x"),
+        (90_000_000, "99.0x"),
+        (91_000_000, "more than 100x"),
+    ] {
+        let rejected = schema_rejections(&texts(items, 1), None);
+        let field = "properties[names].items.x-kubernetes-validations[0].rule";
+        assert_eq!(
+            rejected.first().map(String::as_str),
+            Some(&*format!(
+                "{field}: Forbidden: estimated rule cost exceeds budget by factor of {factor} {ADVICE}"
+            )),
+        );
+    }
+    let mut message = texts(3_000_000, 0);
+    message["x-kubernetes-validations"] = json!([{"rule": "true", "messageExpression":
+        "self.names.exists(n, n == 'aaaaaaaaaaa') ? 'a' : 'b'"}]);
+    assert_eq!(
+        schema_rejections(&message, None),
+        [format!(
+            "x-kubernetes-validations[0].messageExpression: Forbidden: estimated messageExpression cost exceeds budget by factor of 2.1x {ADVICE}"
+        )]
+    );
+}
+
+#[test]
+fn rejects_schemas_above_the_cost_limit() {
+    assert_eq!(schema_rejections(&texts(909_090, 10), None), [""; 0]);
+    let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+    let mut expect: Vec<String> = (0..4)
+        .map(|index| {
+            format!("properties[names].items.x-kubernetes-validations[{index}].rule: Forbidden: {detail}")
+        })
+        .collect();
+    expect.push(format!(
+        "spec.validation.openAPIV3Schema: Forbidden: x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.099999x {ADVICE}"
+    ));
+    assert_eq!(schema_rejections(&texts(909_090, 11), None), expect);
+}
+
+#[test]
+fn accepts_expensive_rules_of_unchanged_schemas() {
+    let stored = texts(90_000_000, 1);
+    assert_eq!(schema_rejections(&stored, Some(&stored)), [""; 0]);
+    assert_eq!(schema_rejections(&texts(80_000_000, 1), Some(&stored)).len(), 3);
+    assert_eq!(schema_rejections(&texts(5, 1), Some(&stored)), [""; 0]);
+}
+
+#[test]
+fn rejects_expensive_form_of_the_rule_for_canary_steps() {
+    let definitions = rooflet_api::crd::all().into_iter();
+    let mut definitions = definitions.map(|crd| serde_json::to_value(crd).expect("JSON"));
+    let mut crd = definitions
+        .find(|crd| crd["spec"]["names"]["kind"] == "ModelDeployment")
+        .expect("the definition");
+    apply_defaults(&mut crd);
+    let pointer = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/strategy/x-kubernetes-validations/3/rule";
+    let rule = crd.pointer_mut(pointer).expect("the rule");
+    assert!(
+        rule.as_str().is_some_and(|rule| rule.contains("lastIndexOf")),
+        "{rule}"
+    );
+    *rule = json!(
+        "!has(self.canary) || !self.canary.steps.map(s, has(s.analysis) ? 'a' : !has(s.setWeight) ? 'p' : s.setWeight < 100 ? 'w' : 'f').join('').matches('(^|f)p*a')"
+    );
+    let rejected: Vec<String> = validate(&crd, None).iter().map(FieldError::summary).collect();
+    assert_eq!(rejected.len(), 3, "{rejected:?}");
+    assert!(
+        rejected[0].contains("estimated rule cost exceeds budget by factor of more than 100x"),
+        "{rejected:?}"
+    );
+}

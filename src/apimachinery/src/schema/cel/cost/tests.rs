@@ -1,0 +1,76 @@
+//! Comparison with the costs that kube-apiserver estimates. `e2e/fixtures/cel_costs.go` writes them.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::Value;
+
+use super::{Decl, estimate};
+use crate::schema::cel::parse;
+
+fn fixture() -> Value {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../e2e/fixtures/cel_costs.json");
+    serde_json::from_str(&fs::read_to_string(file).expect("the fixture")).expect("JSON")
+}
+
+/// Returns the declaration of a schema in the fixture.
+fn decl(fixture: &Value, name: &Value) -> Decl {
+    let entry = &fixture["schemas"][name.as_str().expect("a name")];
+    let schema = entry["schema"].as_object().expect("an object");
+    Decl::of(schema, entry["root"] == true).expect("a declaration")
+}
+
+fn check(fixture: &Value, cases: &str) {
+    let mut wrong = Vec::new();
+    let cases = fixture[cases].as_array().expect("a list");
+    for case in cases {
+        let decl = decl(fixture, &case["schema"]);
+        let expression = case["expression"].as_str().expect("a text");
+        let program = parse(expression).unwrap_or_else(|err| panic!("{expression}: {err}"));
+        let own = estimate(&program, &decl, case["optionalOldSelf"] == true);
+        if Some(own) != case["cost"].as_u64() {
+            let schema = &case["schema"];
+            wrong.push(format!("{schema} {expression}: {own}, not {}", case["cost"]));
+        }
+        if let Some(values) = case["values"].as_u64() {
+            assert_eq!(decl.max_per_request(), values, "values of {}", case["schema"]);
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn costs_of_rules_equal_those_of_kubernetes() {
+    check(&fixture(), "rules");
+}
+
+#[test]
+fn costs_of_messages_equal_those_of_kubernetes() {
+    check(&fixture(), "messages");
+}
+
+#[test]
+fn functions_have_the_overloads_of_kubernetes() {
+    let fixture = fixture();
+    let theirs = fixture["functions"].as_array().expect("a list").iter();
+    let theirs: BTreeSet<&str> = theirs.filter_map(Value::as_str).collect();
+    let ours = include_str!("functions.txt").lines();
+    let ours: BTreeSet<&str> = ours.filter(|line| !line.starts_with('#')).collect();
+    let unknown: Vec<_> = ours.difference(&theirs).collect();
+    assert!(unknown.is_empty(), "not in Kubernetes: {unknown:#?}");
+    // Functions of the authorizer, which rules of definitions cannot reach, of macros that the
+    // parser does not know, and old names of operators.
+    let old = ["in ", "_in_ ", "__not_strictly_false__ "];
+    let is_needed = |line: &&&str| {
+        let is_special =
+            line.contains("authorization.") || line.contains("@sortBy") || line.contains("@mapInsert");
+        !is_special && !line.starts_with("_?._ ") && !old.iter().any(|old| line.starts_with(old))
+    };
+    let missing: Vec<_> = theirs.difference(&ours).filter(is_needed).collect();
+    assert!(missing.is_empty(), "missing: {missing:#?}");
+}
