@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Decl, estimate};
 use crate::schema::cel::parse;
@@ -73,4 +73,14 @@ fn functions_have_the_overloads_of_kubernetes() {
     };
     let missing: Vec<_> = theirs.difference(&ours).filter(is_needed).collect();
     assert!(missing.is_empty(), "missing: {missing:#?}");
+}
+
+/// The type of each map contains the type of the previous map twice.
+#[test]
+fn growth_of_types_is_limited() {
+    let expression = format!("[{{1: 1}}]{}.size() > 0", ".map(a, {a: a})".repeat(40));
+    let program = parse(&expression).expect("an expression");
+    let schema = json!({"type": "string"});
+    let decl = Decl::of(schema.as_object().expect("an object"), false).expect("a declaration");
+    assert!(estimate(&program, &decl, false) > 40 * 30);
 }

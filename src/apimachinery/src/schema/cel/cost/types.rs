@@ -82,6 +82,19 @@ impl<'d> Type<'d> {
         }
     }
 
+    /// Returns true if the type has at most this number of parts, and subtracts them.
+    pub(super) fn is_within(&self, parts: &mut usize) -> bool {
+        let Some(left) = parts.checked_sub(1) else {
+            return false;
+        };
+        *parts = left;
+        if let Self::Map(entry) = self {
+            entry.0.is_within(parts) && entry.1.is_within(parts)
+        } else {
+            self.parameter().is_none_or(|part| part.is_within(parts))
+        }
+    }
+
     /// Returns the first parameter.
     pub(super) fn parameter(&self) -> Option<&Self> {
         match self {

@@ -31,6 +31,9 @@ const TYPE_NAMES: [&str; 13] = [
     "uint",
 ];
 
+/// Maximum number of parts of a type. Each macro that builds a map of its variable doubles them.
+const PARTS_MAX: usize = 1_000;
+
 /// Overload of `a.?b`, which is not in the table because its result depends on the field.
 const SELECT_OPTIONAL: &str = "select_optional_field";
 
@@ -103,6 +106,12 @@ impl<'d> Checker<'d> {
             Expr::Map(map) => self.map(&map.entries),
             Expr::Struct(_) => Type::Error,
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
+        };
+        let mut parts = PARTS_MAX;
+        let found = if found.is_within(&mut parts) {
+            found
+        } else {
+            Type::Error
         };
         self.found.types.insert(expr.id, found.clone());
         found
