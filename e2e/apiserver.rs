@@ -132,40 +132,46 @@ fn kubectl_retries_after_too_many_requests() {
         });
         line.map_or(0, |count| count.parse().expect("a count"))
     };
-    // An incomplete write occupies the only permit.
-    let slow = config_map("slow");
-    let (first, second) = slow.split_at(10);
-    let mut stream = server.connect();
-    let head = format!(
-        "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\
-         Connection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{first}",
-        std::fs::read_to_string(server.scratch.join("data/token"))
-            .expect("readable")
-            .trim(),
-        slow.len()
-    );
-    stream.write_all(head.as_bytes()).expect("sent");
-    stream.flush().expect("sent");
-    let create = |name: &str| kubectl.run_with(&["create", "-f", "-"], &config_map(name));
-    thread::scope(|scope| {
-        // kubectl may finish before the slow request arrives. It is then started again.
-        let retrying = eventually("a rejected request", || {
-            let kubectl = scope.spawn(|| create("retried"));
-            while !kubectl.is_finished() {
-                if rejected_requests() > 0 {
-                    return Ok(kubectl);
-                }
-            }
-            Err(format!("{:?}", kubectl.join()))
-        });
-        stream.write_all(second.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("a response");
-        assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
-        assert_eq!(
-            retrying.join().expect("no panic").ok(),
-            "configmap/retried created\n"
+    let token = std::fs::read_to_string(server.scratch.join("data/token")).expect("readable");
+    let mut attempts = 0;
+    // kubectl's request may arrive first. Then the slow one is rejected, and both are started again.
+    eventually("an accepted slow request", || {
+        attempts += 1;
+        let (slow, retried) = (format!("slow-{attempts}"), format!("retried-{attempts}"));
+        let rejected_before = rejected_requests();
+        // An incomplete write occupies the only permit.
+        let slow = config_map(&slow);
+        let (first, second) = slow.split_at(10);
+        let mut stream = server.connect();
+        let head = format!(
+            "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\n\
+             Authorization: Bearer {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{first}",
+            token.trim(),
+            slow.len()
         );
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream.flush().expect("sent");
+        thread::scope(|scope| {
+            let kubectl = scope.spawn(|| {
+                server
+                    .kubectl
+                    .run_with(&["create", "-f", "-"], &config_map(&retried))
+            });
+            while !kubectl.is_finished() && rejected_requests() == rejected_before {}
+            let was_rejected = rejected_requests() > rejected_before;
+            // A server that has already answered may have closed the connection.
+            let sent = stream.write_all(second.as_bytes());
+            let mut answer = String::new();
+            let received = stream.read_to_string(&mut answer);
+            let created = kubectl.join().expect("no panic").ok();
+            assert_eq!(created, format!("configmap/{retried} created\n"));
+            if was_rejected && answer.starts_with("HTTP/1.1 201") {
+                Ok(())
+            } else {
+                Err(format!("{sent:?} {received:?} {answer}"))
+            }
+        })
     });
 }
 
