@@ -120,23 +120,14 @@ impl<'t, 'd> Estimator<'t, 'd> {
         }
         let path = self.path(&select.operand).child(&select.field);
         self.paths.insert(id, path);
-        match self.typing.type_of(&select.operand) {
-            Type::Map(_) | Type::Object(_) | Type::Library(_) => cost.saturating_add(READ),
-            Type::Error
-            | Type::Dyn
-            | Type::Null
-            | Type::Bool
-            | Type::Int
-            | Type::Uint
-            | Type::Double
-            | Type::Text
-            | Type::Bytes
-            | Type::Timestamp
-            | Type::Duration
-            | Type::Meta
-            | Type::List(_)
-            | Type::Opaque(..)
-            | Type::Parameter(_) => cost,
+        let reads_field = matches!(
+            self.typing.type_of(&select.operand),
+            Type::Map(_) | Type::Object(_) | Type::Library(_)
+        );
+        if reads_field {
+            cost.saturating_add(READ)
+        } else {
+            cost
         }
     }
 

@@ -88,19 +88,15 @@ impl<'d> Type<'d> {
             return false;
         };
         *parts = left;
-        if let Self::Map(entry) = self {
-            entry.0.is_within(parts) && entry.1.is_within(parts)
-        } else {
-            self.parameter().is_none_or(|part| part.is_within(parts))
-        }
+        self.parts().all(|part| part.is_within(parts))
     }
 
-    /// Returns the first parameter.
-    pub(super) fn parameter(&self) -> Option<&Self> {
-        match self {
-            Self::List(item) => Some(item),
-            Self::Map(entry) => Some(&entry.0),
-            Self::Opaque(_, parameter) => parameter.as_deref(),
+    /// Returns the types that this type consists of, such as key and value of a map.
+    fn parts(&self) -> impl Iterator<Item = &Self> {
+        let (first, second) = match self {
+            Self::List(item) => (Some(&**item), None),
+            Self::Map(entry) => (Some(&entry.0), Some(&entry.1)),
+            Self::Opaque(_, parameter) => (parameter.as_deref(), None),
             Self::Error
             | Self::Dyn
             | Self::Null
@@ -115,8 +111,14 @@ impl<'d> Type<'d> {
             | Self::Meta
             | Self::Library(_)
             | Self::Object(_)
-            | Self::Parameter(_) => None,
-        }
+            | Self::Parameter(_) => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    /// Returns the first parameter.
+    pub(super) fn parameter(&self) -> Option<&Self> {
+        self.parts().next()
     }
 
     /// Returns true if all values have the same size.
@@ -270,33 +272,13 @@ impl<'d> Bindings<'d> {
 
     /// Returns true if the parameter does not occur in a type, which would make it infinite.
     fn is_free_of(&self, parameter: usize, within: &Type<'d>) -> bool {
-        match within {
-            Type::Parameter(other) => {
-                *other != parameter
-                    && self.bound[*other]
-                        .as_ref()
-                        .is_none_or(|bound| self.is_free_of(parameter, bound))
-            }
-            Type::List(item) => self.is_free_of(parameter, item),
-            Type::Map(entry) => self.is_free_of(parameter, &entry.0) && self.is_free_of(parameter, &entry.1),
-            Type::Opaque(_, content) => content
+        let Type::Parameter(other) = within else {
+            return within.parts().all(|part| self.is_free_of(parameter, part));
+        };
+        *other != parameter
+            && self.bound[*other]
                 .as_ref()
-                .is_none_or(|content| self.is_free_of(parameter, content)),
-            Type::Error
-            | Type::Dyn
-            | Type::Null
-            | Type::Bool
-            | Type::Int
-            | Type::Uint
-            | Type::Double
-            | Type::Text
-            | Type::Bytes
-            | Type::Timestamp
-            | Type::Duration
-            | Type::Meta
-            | Type::Library(_)
-            | Type::Object(_) => true,
-        }
+                .is_none_or(|bound| self.is_free_of(parameter, bound))
     }
 
     /// Replaces bound parameters by their types.
