@@ -120,7 +120,7 @@ pub fn salvage(lock: &StoreLock, config: &StoreConfig, to: &Path) -> Result<Salv
         newest.insert(row.key.clone(), row);
     }
     let last = newest.values().map(|row| row.revision).max();
-    let parser = Parser::new(config.parse);
+    let parser = Parser::new(config.parse, config.locate_excerpt);
     let (mut records, mut lost) = (Vec::new(), Vec::new());
     for row in newest.into_values().filter(|row| !row.is_deleted()) {
         let key = row.key.clone();

@@ -33,6 +33,7 @@ mod power_cut;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
@@ -66,12 +67,18 @@ pub struct StoreConfig {
     pub metrics: StoreMetrics,
     /// Parser of values for [`Record::json`]. Must fail for a text that is not JSON.
     pub parse: ParseValue,
+    /// Locates the part of a value that [`Record::excerpt`] returns without parsing the value.
+    pub locate_excerpt: LocateExcerpt,
     /// Encryption of values in the file. `None`: all values are plain.
     pub seal: Option<Arc<dyn Seal>>,
 }
 
 /// Parser of a value. May keep parts of the value as text, to save memory.
 pub type ParseValue = fn(&[u8]) -> serde_json::Result<serde_json::Value>;
+
+/// Function that returns the place of a part of a value, if the value has it. The store calls the function
+/// once per write, and when it opens the file.
+pub type LocateExcerpt = fn(&[u8]) -> Option<Range<usize>>;
 
 impl StoreConfig {
     pub fn at(path: impl Into<PathBuf>) -> Self {
@@ -81,6 +88,7 @@ impl StoreConfig {
             watch: WatchLimits::default(),
             metrics: StoreMetrics::unregistered(),
             parse: |bytes| serde_json::from_slice(bytes),
+            locate_excerpt: |_| None,
             seal: None,
         }
     }

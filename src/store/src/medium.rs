@@ -36,8 +36,10 @@ pub(super) trait Medium: Send {
     fn open(&self) -> Result<Option<Database>, OpenError>;
     /// Creates an empty database next to the current one. Replaces leftovers of an earlier attempt.
     fn create_replacement(&self) -> Result<Database, OpenError>;
-    /// Replaces the database by the replacement, atomically and durably.
+    /// Replaces the database by the replacement atomically. After an error, nothing has changed.
     fn publish_replacement(&self) -> io::Result<()>;
+    /// Makes the last replacement durable.
+    fn sync_directory(&self) -> io::Result<()>;
     /// Removes a replacement that was not published.
     fn discard_replacement(&self) -> io::Result<()>;
     /// Returns the size of the database.
@@ -248,6 +250,10 @@ impl Medium for FileMedium {
     fn publish_replacement(&self) -> io::Result<()> {
         fs::rename(&self.replacement, &self.path)?;
         self.location.record_published();
+        Ok(())
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
         sync_directory(&self.path)
     }
 

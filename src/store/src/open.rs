@@ -22,7 +22,7 @@ pub(super) fn writer(
     config: &StoreConfig,
     clock: Clock,
 ) -> Result<Writer, OpenStoreError> {
-    let parser = Parser::new(config.parse);
+    let parser = Parser::new(config.parse, config.locate_excerpt);
     let (database, state) = catching_panics(&*medium, || open_or_create(&*medium, config, &parser, &clock))?;
     Ok(Writer::new(medium, database, state, parser, config, clock))
 }
@@ -40,6 +40,8 @@ fn open_or_create(
             tracing::info!(path = %medium.path().display(), "store file encrypted with the current key");
             return Ok((Some(database), state));
         }
+        // An earlier process may have ended before the file was durable at its path.
+        medium.sync_directory().during("syncing the directory of")?;
         match medium.open() {
             Ok(Some(database)) => return Ok((Some(database), state)),
             Ok(None) => {}
@@ -85,7 +87,7 @@ pub(super) fn read(
     config: &StoreConfig,
     clock: &Clock,
 ) -> Result<Option<State>, OpenStoreError> {
-    let parser = Parser::new(config.parse);
+    let parser = Parser::new(config.parse, config.locate_excerpt);
     let loaded = catching_panics(medium, || load(medium, config, &parser, clock))?;
     Ok(loaded.map(|loaded| loaded.state))
 }
@@ -123,6 +125,7 @@ fn replace(medium: &dyn Medium, state: &State, config: &StoreConfig) -> Result<D
     let database = medium.create_replacement()?;
     disk::fill(&database, state, config.seal.as_deref())?;
     medium.publish_replacement()?;
+    medium.sync_directory()?;
     Ok(database)
 }
 

@@ -3,12 +3,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::ParseValue;
+use super::{LocateExcerpt, ParseValue};
 use rooflet_base::mutex::lock;
 
 /// Text of the values that stay parsed. The newest value stays parsed at any size, because all
@@ -18,6 +19,7 @@ const RECENT_TEXT_BYTES_MAX: usize = 1 << 20;
 /// Parser of the values of one store.
 pub(super) struct Parser {
     parse: ParseValue,
+    locate_excerpt: LocateExcerpt,
     recent: Mutex<Recent>,
 }
 
@@ -37,11 +39,19 @@ fn place(text: &Bytes) -> Place {
 }
 
 impl Parser {
-    pub(super) fn new(parse: ParseValue) -> Arc<Self> {
+    pub(super) fn new(parse: ParseValue, locate_excerpt: LocateExcerpt) -> Arc<Self> {
         Arc::new(Self {
             parse,
+            locate_excerpt,
             recent: Mutex::default(),
         })
+    }
+
+    /// Returns the place of the excerpt, which is empty if the text has none.
+    pub(super) fn excerpt(&self, text: &Bytes) -> Range<u32> {
+        let located = (self.locate_excerpt)(text).unwrap_or_default();
+        let place = u32::try_from(located.start).and_then(|start| Ok(start..u32::try_from(located.end)?));
+        place.unwrap_or_default()
     }
 
     /// Returns the parsed value. Fails if the text is not JSON.
@@ -89,7 +99,7 @@ mod tests {
     use super::*;
 
     fn parser() -> Arc<Parser> {
-        Parser::new(|bytes| serde_json::from_slice(bytes))
+        Parser::new(|bytes| serde_json::from_slice(bytes), |_| None)
     }
 
     fn text_of(bytes: usize) -> Bytes {

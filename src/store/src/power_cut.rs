@@ -23,6 +23,8 @@ struct Inner {
     files: HashMap<u64, File>,
     next_file: u64,
     main: Option<u64>,
+    /// `main` after a power cut. Differs until the directory is synced.
+    durable_main: Option<u64>,
     replacement: Option<u64>,
     /// Number of changes so far.
     changes: u64,
@@ -35,6 +37,7 @@ struct Inner {
     /// Number of syncs until one fails.
     healthy_syncs: Option<u64>,
     error_after_sync: bool,
+    fails_directory_sync: bool,
     sync_failed: bool,
 }
 
@@ -50,6 +53,13 @@ struct File {
 enum Change {
     Write { offset: usize, data: Vec<u8> },
     SetLen(usize),
+}
+
+fn apply(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::SetLen(len) => set_len(bytes, *len),
+        Change::Write { offset, data } => write_at(bytes, *offset, data),
+    }
 }
 
 fn set_len(bytes: &mut Vec<u8>, len: usize) {
@@ -96,17 +106,47 @@ impl PowerCutDisk {
         self.lock().healthy_syncs = Some(healthy_syncs);
     }
 
+    /// Makes the next sync of the directory fail.
+    pub(super) fn fail_a_directory_sync(&self) {
+        self.lock().fails_directory_sync = true;
+    }
+
     /// Makes the next sync succeed but report an error.
     pub(super) fn report_error_after_sync(&self) {
         self.lock().error_after_sync = true;
     }
 
-    /// Returns the disk after a power cut. Unsynced sectors survive if `survives` returns true.
+    /// Returns the disk after the process has ended, without further faults. The kernel loses only changes
+    /// whose sync has failed.
+    pub(super) fn after_kill(&self) -> Self {
+        let mut killed = Inner {
+            cut_at: None,
+            healthy_syncs: None,
+            error_after_sync: false,
+            fails_directory_sync: false,
+            ..self.lock().clone()
+        };
+        for file in killed.files.values_mut() {
+            file.live = file.durable.clone();
+            for change in &file.unsynced {
+                apply(&mut file.live, change);
+            }
+        }
+        Self(Arc::new(Mutex::new(killed)))
+    }
+
+    /// Returns the disk after a power cut. Unsynced sectors, and an unsynced rename, survive if `survives`
+    /// returns true.
     pub(super) fn after_power_cut(&self, mut survives: impl FnMut() -> bool) -> Self {
         let inner = self.lock();
+        let main = match inner.main == inner.durable_main || survives() {
+            true => inner.main,
+            false => inner.durable_main,
+        };
         let mut restored = Inner {
             next_file: inner.next_file,
-            main: inner.main,
+            main,
+            durable_main: main,
             ..Inner::default()
         };
         for (id, file) in &inner.files {
@@ -200,6 +240,16 @@ impl Medium for PowerCutDisk {
         Ok(())
     }
 
+    fn sync_directory(&self) -> io::Result<()> {
+        let mut inner = self.lock();
+        inner.change()?;
+        if std::mem::take(&mut inner.fails_directory_sync) {
+            return Err(io::Error::other("input/output error"));
+        }
+        inner.durable_main = inner.main;
+        Ok(())
+    }
+
     fn discard_replacement(&self) -> io::Result<()> {
         self.lock().replacement = None;
         Ok(())
@@ -290,10 +340,7 @@ impl StorageBackend for Backend {
         };
         let file = inner.file(self.file);
         for change in std::mem::take(&mut file.unsynced) {
-            match change {
-                Change::SetLen(len) => set_len(&mut file.durable, len),
-                Change::Write { offset, data } => write_at(&mut file.durable, offset, &data),
-            }
+            apply(&mut file.durable, &change);
         }
         match std::mem::take(&mut inner.error_after_sync) {
             true => Err(io::Error::other("interrupted")),

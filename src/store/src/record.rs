@@ -1,6 +1,7 @@
 //! `Record`, the stored value of a key, and `Event`, one change of it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +17,8 @@ pub struct Record {
     pub value: Bytes,
     pub created: Revision,
     pub modified: Revision,
+    /// Place of the excerpt in `value`. Values are smaller than 4 GiB.
+    excerpt: Range<u32>,
     parser: Arc<Parser>,
 }
 
@@ -29,6 +32,7 @@ impl Record {
         parser: &Arc<Parser>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            excerpt: parser.excerpt(&value),
             key,
             value,
             created,
@@ -38,8 +42,15 @@ impl Record {
     }
 
     pub fn for_tests(key: Key, value: Bytes) -> Arc<Self> {
-        let parser = Parser::new(|bytes| serde_json::from_slice(bytes));
+        let parser = Parser::new(|bytes| serde_json::from_slice(bytes), |_| None);
         Self::new(key, value, Revision::INITIAL, Revision::INITIAL, &parser)
+    }
+
+    /// Returns the part of the value that [`StoreConfig::locate_excerpt`](super::StoreConfig) has located.
+    /// Empty if the value has no such part.
+    pub fn excerpt(&self) -> &[u8] {
+        let Range { start, end } = self.excerpt;
+        self.value.get(start as usize..end as usize).unwrap_or_default()
     }
 
     /// Returns the parsed value. Only values that were used recently stay parsed; others are parsed

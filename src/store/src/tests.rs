@@ -1,6 +1,7 @@
 //! Tests of the store: against a reference model, with power cuts, and at its limits.
 
 mod copies;
+mod crashes;
 mod edges;
 mod failures;
 mod model;

@@ -373,7 +373,7 @@ impl Writer {
         self.check_location(Location::check_replaceable)?;
         let database = match self.replacement() {
             Ok(database) => database,
-            Err((action, err)) => return Err(self.failed(action, err)),
+            Err(failure) => return Err(self.replacement_failed(failure)),
         };
         self.suspect = false;
         self.garbage.clear();

@@ -540,3 +540,23 @@ fn guard_is_evaluated_at_commit_time() {
     );
     assert_eq!(store.list("/room/"), [("/room/2".to_owned(), "x".to_owned())]);
 }
+
+#[tokio::test]
+async fn excerpt_is_located_after_a_write_and_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = StoreConfig {
+        locate_excerpt: |json| {
+            let start = json.windows(3).position(|part| part == b"<a>")?;
+            Some(start..start + 3)
+        },
+        ..StoreConfig::at(dir.path().join("store.redb"))
+    };
+    let store = Store::open(config.clone(), Clock::System).unwrap();
+    let with = store.commit(put("/a/1", Expect::Absent, "1 <a>")).await.unwrap();
+    let without = store.commit(put("/a/2", Expect::Absent, "2")).await.unwrap();
+    assert_eq!([with.excerpt(), without.excerpt()], [b"<a>", b"".as_slice()]);
+    store.close().await;
+    let store = Store::open(config, Clock::System).unwrap();
+    let found = |key: &str| store.get(&Key::new(key)).unwrap().excerpt().to_vec();
+    assert_eq!([found("/a/1"), found("/a/2")], [b"<a>".to_vec(), Vec::new()]);
+}

@@ -108,22 +108,11 @@ fn file_shrinks_after_most_records_were_deleted() {
         Manual { writer }
     };
     let mut store = open();
-    let keys = || (0..1_000).map(|key| format!("/k/{key}"));
-    for batch in keys().collect::<Vec<_>>().chunks(100) {
-        store.batch(
-            batch
-                .iter()
-                .map(|key| put(key, Expect::Absent, "x".repeat(20_000))),
-        );
-    }
-    store.batch(keys().skip(1).map(|key| delete(&key, Expect::Any)));
+    fill_and_delete(&mut store);
     store.maintain();
     let before = fs::metadata(&path).unwrap().len();
     assert!(before > 20 << 20, "watches can resume: {before}");
-    // More than 1,000 events are older than the history's limit.
-    manual.advance(Duration::from_secs(601));
-    store.batch(keys().map(|key| put(&key, Expect::Any, "1")));
-    store.batch(keys().map(|key| put(&key, Expect::Any, "2")));
+    expire_history(&mut store, &manual);
     store.maintain();
     let after = fs::metadata(&path).unwrap().len();
     assert!(after < before / 4, "{before} to {after} bytes");
@@ -132,4 +121,46 @@ fn file_shrinks_after_most_records_were_deleted() {
     store.writer.close();
     assert_eq!(open().list("/"), listed);
     assert_eq!(listed.len(), 1_001);
+}
+
+/// Returns the keys of [`fill_and_delete`].
+fn keys() -> impl Iterator<Item = String> {
+    (0..1_000).map(|key| format!("/k/{key}"))
+}
+
+/// Writes records of 20 MB, and deletes all but one.
+fn fill_and_delete(store: &mut Manual) {
+    for batch in keys().collect::<Vec<_>>().chunks(100) {
+        let writes = batch
+            .iter()
+            .map(|key| put(key, Expect::Absent, "x".repeat(20_000)));
+        store.batch(writes);
+    }
+    store.batch(keys().skip(1).map(|key| delete(&key, Expect::Any)));
+}
+
+/// Lets the history expire: afterwards, more than 1,000 events are older than its limit.
+fn expire_history(store: &mut Manual, clock: &ManualClock) {
+    clock.advance(Duration::from_secs(601));
+    store.batch(keys().map(|key| put(&key, Expect::Any, "1")));
+    store.batch(keys().map(|key| put(&key, Expect::Any, "2")));
+}
+
+/// The path leads to the new file then, so writes to the open file would be lost.
+#[test]
+fn acknowledged_writes_survive_a_failed_sync_of_the_directory() {
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let disk = PowerCutDisk::new();
+    let writer = open::writer(Box::new(disk.clone()), &config(), Clock::Manual(manual.clone())).unwrap();
+    let mut store = Manual { writer };
+    fill_and_delete(&mut store);
+    expire_history(&mut store, &manual);
+    disk.fail_a_directory_sync();
+    store.maintain();
+    store.commit_one(put("/k/after", Expect::Absent, "3")).unwrap();
+    for survives in [true, false] {
+        let store = Manual::open(&disk.after_power_cut(|| survives), &config()).unwrap();
+        let found = store.list("/k/after");
+        assert_eq!(found, [("/k/after".to_owned(), "3".to_owned())], "{survives}");
+    }
 }

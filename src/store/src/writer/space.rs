@@ -190,9 +190,12 @@ impl Writer {
                     "store file rewritten after deletions"
                 );
             }
-            Err((_, err)) => {
+            Err(failure) => {
                 self.space.failed_bytes = Some(self.content_bytes());
-                tracing::debug!(error = %err, "store file not rewritten");
+                match failure.has_replaced {
+                    true => drop(self.replacement_failed(failure)),
+                    false => tracing::debug!(error = %failure.source, "store file not rewritten"),
+                }
             }
         }
     }
@@ -202,29 +205,61 @@ impl Writer {
         shared.state.bytes() as u64
     }
 
-    /// Writes the state in memory to a new file, and replaces the file by it. If it fails, returns the
-    /// failed action and removes the new file.
-    pub(super) fn replacement(&self) -> Result<Database, (&'static str, DiskError)> {
+    /// Writes the state in memory to a new file, and replaces the file by it. If it fails, removes the new
+    /// file.
+    pub(super) fn replacement(&self) -> Result<Database, ReplacementFailure> {
         let replaced = catch_unwind(AssertUnwindSafe(|| self.try_replacement()));
-        let replaced =
-            replaced.unwrap_or_else(|_| Err(("filling a new store file for", DiskError::from(Panicked))));
+        let replaced = replaced
+            .unwrap_or_else(|_| Err(ReplacementFailure::new("filling a new store file for", Panicked)));
         replaced.inspect_err(|_| {
             // The file may not exist.
             let _ = self.medium.discard_replacement();
         })
     }
 
-    fn try_replacement(&self) -> Result<Database, (&'static str, DiskError)> {
-        let created = self.medium.create_replacement();
-        let database = created.map_err(|err| ("creating a new store file for", err.into()))?;
+    fn try_replacement(&self) -> Result<Database, ReplacementFailure> {
+        let failed = |action: &'static str| move |err: DiskError| ReplacementFailure::new(action, err);
+        let created = self.medium.create_replacement().map_err(DiskError::from);
+        let database = created.map_err(failed("creating a new store file for"))?;
         let filled = {
             let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner);
             disk::fill(&database, &shared.state, self.seal.as_deref())
         };
-        filled.map_err(|err| ("filling a new store file for", err.into()))?;
-        let published = self.medium.publish_replacement();
-        published.map_err(|err| ("replacing store file", err.into()))?;
+        let filled = filled.map_err(DiskError::from);
+        filled.map_err(failed("filling a new store file for"))?;
+        let published = self.medium.publish_replacement().map_err(DiskError::from);
+        published.map_err(failed("replacing store file"))?;
+        self.medium.sync_directory().map_err(|err| ReplacementFailure {
+            has_replaced: true,
+            ..ReplacementFailure::new("syncing the directory of store file", err)
+        })?;
         Ok(database)
+    }
+
+    /// Records that a new file was not written. If the path leads to the new file, but a power failure could
+    /// restore the former one, the next write replaces the file again.
+    pub(super) fn replacement_failed(&mut self, failure: ReplacementFailure) -> StorageFailure {
+        self.suspect |= failure.has_replaced;
+        self.failed(failure.action, failure.source)
+    }
+}
+
+/// Failure to replace the file by a new one.
+#[derive(Debug)]
+pub(super) struct ReplacementFailure {
+    action: &'static str,
+    source: DiskError,
+    /// True if the path leads to the new file.
+    has_replaced: bool,
+}
+
+impl ReplacementFailure {
+    fn new(action: &'static str, source: impl Into<DiskError>) -> Self {
+        Self {
+            action,
+            source: source.into(),
+            has_replaced: false,
+        }
     }
 }
 
