@@ -3,11 +3,15 @@
 //! Grammar, edge cases (`a in ()`, `a=`) and error texts are those of apimachinery. Parsing
 //! validates a selector; matching cannot fail.
 
+mod label_text;
+
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use serde_json::Value;
 
 use crate::schema::{FieldError, aggregate, names};
+use label_text::Label;
 
 /// Selector syntax error. Its text is the status message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,19 +114,6 @@ impl LabelSelector {
         self.requirements.is_empty()
     }
 
-    /// Returns, for each requirement of a value, the texts of which the JSON of a selected object contains one.
-    /// The JSON must not contain whitespace between tokens.
-    pub fn required_texts(&self) -> impl Iterator<Item = Vec<String>> {
-        let is_exact =
-            |requirement: &&Requirement| matches!(requirement.operator, Operator::In | Operator::Equals);
-        self.requirements.iter().filter(is_exact).map(|requirement| {
-            let key = &requirement.key;
-            // Keys and values of labels contain no characters that JSON escapes.
-            let values = requirement.values.iter();
-            values.map(|value| format!("\"{key}\":\"{value}\"")).collect()
-        })
-    }
-
     /// Matches `metadata.labels` of an object.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = object.get("metadata").and_then(|metadata| metadata.get("labels"));
@@ -134,6 +125,27 @@ impl LabelSelector {
             )
         })
     }
+
+    /// Like [`LabelSelector::matches`], for the JSON of the labels, or an empty text if there are none.
+    /// Returns `None` if the text must be parsed.
+    pub fn matches_text(&self, labels: &[u8]) -> Option<bool> {
+        for requirement in &self.requirements {
+            let label = match label_text::label(labels, &requirement.key) {
+                Label::Absent => None,
+                Label::Text(text) => Some(text),
+                Label::Complex => return None,
+            };
+            if !requirement.matches(label) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+}
+
+/// Returns the place of `metadata.labels` in the JSON of an object, for [`LabelSelector::matches_text`].
+pub fn locate_labels(json: &[u8]) -> Option<Range<usize>> {
+    label_text::locate(json)
 }
 
 impl Requirement {

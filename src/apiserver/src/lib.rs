@@ -57,6 +57,7 @@ pub use server::{ApiServer, ApiServerConfig, StartApiServerError};
 pub fn store_config(path: impl Into<std::path::PathBuf>) -> rooflet_store::StoreConfig {
     let mut config = rooflet_store::StoreConfig::at(path);
     config.parse = object::managed_fields::parse_object;
+    config.locate_excerpt = rooflet_apimachinery::selector::locate_labels;
     config
 }
 

@@ -120,16 +120,56 @@ fn field_selectors_compare_text_values() {
 
 #[test]
 fn required_texts_are_in_the_json_of_selected_objects() {
-    let texts = |selector: &str| -> Vec<Vec<String>> {
-        LabelSelector::parse(selector).unwrap().required_texts().collect()
-    };
-    assert_eq!(
-        texts("a.io/b=c,d in (e,f),g,!h,i!=j"),
-        [vec![r#""a.io/b":"c""#], vec![r#""d":"e""#, r#""d":"f""#]]
-    );
-    assert_eq!(texts("a="), [[r#""a":"""#]]);
     let fields = FieldSelector::parse(r"spec.n=3,spec.m!=4,spec.a=b\,c").unwrap();
     assert_eq!(fields.required_texts().collect::<Vec<_>>(), ["3"]);
+}
+
+/// Prints the time of three ways to select objects by label.
+#[test]
+#[ignore = "measures; run with --nocapture"]
+#[expect(clippy::disallowed_methods, reason = "measures with the real clock")]
+fn time_of_label_selection() {
+    const OBJECTS: usize = 20_000;
+    let texts: Vec<String> = (0..OBJECTS)
+        .map(|number| {
+            let metadata = json!({"annotations": {"padding": "x".repeat(600)}, "name": format!("object-{number}"),
+                "labels": {"app": "model", "node": format!("n{}", number % 50)}});
+            json!({"apiVersion": "a/v1", "kind": "K", "metadata": metadata, "spec": {"n": number}}).to_string()
+        })
+        .collect();
+    let places: Vec<_> = texts.iter().map(|text| locate_labels(text.as_bytes())).collect();
+    for (text, required) in [("node=n7", r#""node":"n7""#), ("app=model", r#""app":"model""#)] {
+        let selector = LabelSelector::parse(text).unwrap();
+        let parsed = |text: &str| selector.matches(&serde_json::from_str(text).unwrap());
+        let by_excerpt = |at: usize| {
+            let labels = places[at].clone().map(|place| &texts[at].as_bytes()[place]);
+            selector.matches_text(labels.unwrap_or_default()) == Some(true)
+        };
+        let ways: [(&str, &dyn Fn(usize) -> bool); 3] = [
+            ("parse", &|at| parsed(&texts[at])),
+            ("search the text, then parse", &|at| {
+                texts[at].contains(required) && parsed(&texts[at])
+            }),
+            ("labels only", &by_excerpt),
+        ];
+        for (way, select) in ways {
+            let mut took: Vec<_> = (0..5)
+                .map(|_| {
+                    let begin = std::time::Instant::now();
+                    let selected = (0..OBJECTS).filter(|at| select(*at)).count();
+                    (begin.elapsed(), selected)
+                })
+                .collect();
+            took.sort_unstable();
+            let [(least, selected), .., (most, _)] = took[..] else {
+                unreachable!("five runs");
+            };
+            println!(
+                "{text}, {selected} selected: {way}: {:?} ({least:?} to {most:?})",
+                took[2].0
+            );
+        }
+    }
 }
 
 proptest::proptest! {
@@ -143,5 +183,17 @@ proptest::proptest! {
     fn notin_matches_exactly_when_in_does_not(label in proptest::option::of("[ab]{0,2}")) {
         let labels = label.map_or_else(|| json!({}), |label| json!({"k": label}));
         proptest::prop_assert_ne!(matches("k in (a,b,)", labels.clone()), matches("k notin (a,b,)", labels));
+    }
+
+    #[test]
+    fn labels_as_text_match_like_parsed_ones(
+        labels in proptest::collection::btree_map("[a-c]{1,2}", "[ab1]{0,2}", 0..3),
+        selector in "(a|b|!c|a=b|a!=1|b in \\(a,b1\\)|c notin \\(1\\)|a>0)(,(b|!a|c=1))?",
+    ) {
+        let object = json!({"metadata": {"labels": labels, "name": "n"}, "kind": "K"});
+        let text = object.to_string();
+        let located = locate_labels(text.as_bytes()).map(|place| &text.as_bytes()[place]);
+        let selector = LabelSelector::parse(&selector).unwrap();
+        proptest::prop_assert_eq!(selector.matches_text(located.unwrap_or_default()), Some(selector.matches(&object)));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::cell::LazyCell;
 
-use crate::object;
 use crate::registry::resource::Resource;
 use crate::status::ApiError;
 use rooflet_apimachinery::selector::{FieldSelector, LabelSelector};
@@ -13,8 +12,6 @@ use rooflet_store::Record;
 pub(crate) struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
-    /// Texts of the label selector: the stored JSON of a selected object contains one of each list.
-    label_texts: Vec<Vec<String>>,
     /// Name of the only object that can match, if known.
     name: Option<String>,
 }
@@ -43,7 +40,6 @@ impl Selection {
             ));
         }
         Ok(Self {
-            label_texts: labels.required_texts().collect(),
             labels,
             fields,
             name: name.map(str::to_owned).or(selected),
@@ -58,49 +54,54 @@ impl Selection {
         self.name.as_deref()
     }
 
-    /// Returns true if the object, in the form that `resource` serves, is selected.
+    /// Returns true if the object, in the form that `resource` serves, is selected. Parses the object only
+    /// if its labels and its key do not decide.
     pub(crate) fn matches(&self, resource: &Resource, record: &Record) -> bool {
+        let (namespace, name) = resource.namespace_and_name(&record.key);
+        if self.name.as_deref().is_some_and(|selected| selected != name) {
+            return false;
+        }
+        let stored = LazyCell::new(|| record.json());
+        let is_labelled = self.labels.matches_text(record.excerpt());
+        if !is_labelled.unwrap_or_else(|| self.labels.matches(&stored)) {
+            return false;
+        }
+        if self.fields.is_empty() {
+            return true;
+        }
         if self.rejects_text(resource, record) {
             return false;
         }
-        let stored = record.json();
-        if self
-            .name
-            .as_deref()
-            .is_some_and(|name| name != object::name(&stored))
-        {
-            return false;
-        }
         let served = LazyCell::new(|| resource.view(record));
-        let field = |field: &str| {
-            let object = if field.starts_with("metadata.") {
-                &*stored
-            } else {
-                &**served
-            };
-            resource
-                .selectable_field(object, field)
-                .unwrap_or_default()
-                .into_owned()
-        };
-        self.labels.matches(&stored) && self.fields.matches_with(field)
+        self.fields.matches_with(|field| match field {
+            "metadata.name" => name.to_owned(),
+            "metadata.namespace" if resource.namespaced => namespace.to_owned(),
+            _ => {
+                let object = if field.starts_with("metadata.") {
+                    &*stored
+                } else {
+                    &*served
+                };
+                resource
+                    .selectable_field(object, field)
+                    .unwrap_or_default()
+                    .into_owned()
+            }
+        })
     }
 
-    /// Returns true if the stored text already shows that the object is not selected. Most objects are
-    /// rejected without being parsed.
+    /// Returns true if the stored text already shows that the object is not selected by its fields. Most
+    /// objects are rejected without being parsed.
     fn rejects_text(&self, resource: &Resource, record: &Record) -> bool {
+        // Built-in kinds compute fields, and conversion to another version adds defaults.
+        if resource.custom().is_none() || !resource.is_verbatim(record) {
+            return false;
+        }
         let Ok(text) = std::str::from_utf8(&record.value) else {
             return false;
         };
-        let mut labels = self.label_texts.iter();
-        let is_labelled = labels.all(|texts| texts.iter().any(|required| text.contains(required)));
-        // Built-in kinds compute fields, and conversion to another version adds defaults.
-        let has_stored_fields = resource.custom().is_some() && resource.is_verbatim(record);
-        !is_labelled
-            || has_stored_fields
-                && self
-                    .fields
-                    .required_texts()
-                    .any(|required| !text.contains(required))
+        self.fields
+            .required_texts()
+            .any(|required| !text.contains(required))
     }
 }

@@ -314,6 +314,12 @@ impl Resource {
         Key::new(format!("{}{name}", self.prefix_in(namespace)))
     }
 
+    /// Returns namespace and name in a key of this kind. The namespace is empty for cluster-scoped kinds.
+    pub(crate) fn namespace_and_name<'a>(&self, key: &'a Key) -> (&'a str, &'a str) {
+        let below = key.as_str().strip_prefix(&*self.prefix()).unwrap_or_default();
+        below.split_once('/').unwrap_or(("", below))
+    }
+
     /// Returns true if the stored bytes equal the served bytes, except for type members.
     pub(crate) fn is_verbatim(&self, record: &Record) -> bool {
         match &self.origin {
@@ -541,6 +547,10 @@ mod tests {
         assert_eq!(config_maps.prefix_in(None), "/core/configmaps/");
         let namespaces = Resource::built_in(BuiltIn::Namespace);
         assert_eq!(namespaces.key(Some("a"), "a").as_str(), "/core/namespaces/a");
+        for (resource, namespace) in [(&config_maps, "a"), (&namespaces, "")] {
+            let key = resource.key(Some("a"), "b");
+            assert_eq!(resource.namespace_and_name(&key), (namespace, "b"));
+        }
     }
 
     #[test]
