@@ -7,4 +7,5 @@ mod chart;
 mod cluster;
 mod comparison;
 mod control_plane;
+mod openapi;
 mod story;

@@ -251,6 +251,7 @@ pub(crate) fn paths(snapshot: &Snapshot) -> Value {
         "/livez",
         "/livez/ping",
         "/metrics",
+        "/openapi/v2",
         "/openapi/v3",
         "/readyz",
     ];

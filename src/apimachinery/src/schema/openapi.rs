@@ -5,6 +5,8 @@
 //! that each document is self-contained.
 
 mod operations;
+pub mod v2;
+pub mod v2_protobuf;
 
 use std::collections::BTreeSet;
 
@@ -34,6 +36,8 @@ pub struct ResourceInfo<'a> {
     pub verbs: &'a [Verb],
     pub has_status: bool,
     pub has_scale: bool,
+    /// Paths of the fields of a custom resource that field selectors support, without leading dot.
+    pub selectable_fields: &'a [String],
     pub schema: SchemaSource<'a>,
 }
 
@@ -130,6 +134,7 @@ fn add_schemas(
                     "x-kubernetes-group-version-kind".to_owned(),
                     marker(resource.kind),
                 );
+                fields.extend(selectable_fields(resource));
                 let properties = fields.entry("properties").or_insert_with(|| json!({}));
                 if let Value::Object(properties) = properties {
                     properties.extend(type_properties());
@@ -152,14 +157,24 @@ fn add_schemas(
     properties.insert("items".to_owned(), items);
     let metadata = described_reference(&format!("{META}.ListMeta"), LIST_METADATA_DESCRIPTION);
     properties.insert("metadata".to_owned(), metadata);
-    let list = json!({
+    let mut list = json!({
         "description": format!("{} is a list of {}", resource.list_kind, resource.kind),
         "type": "object",
         "required": ["items"],
         "properties": properties,
         "x-kubernetes-group-version-kind": marker(resource.list_kind),
     });
+    if let Value::Object(list) = &mut list {
+        list.extend(selectable_fields(resource));
+    }
     schemas.insert(names.list.clone(), list);
+}
+
+/// Returns the marker with the paths that field selectors support, if there are any.
+fn selectable_fields(resource: &ResourceInfo<'_>) -> Option<(String, Value)> {
+    let paths = resource.selectable_fields.iter();
+    let paths: Vec<Value> = paths.map(|path| json!({"fieldPath": path})).collect();
+    (!paths.is_empty()).then(|| ("x-kubernetes-selectable-fields".to_owned(), Value::from(paths)))
 }
 
 fn type_properties() -> Map<String, Value> {
@@ -167,6 +182,23 @@ fn type_properties() -> Map<String, Value> {
     Map::from_iter([
         ("apiVersion".to_owned(), text(API_VERSION_DESCRIPTION)),
         ("kind".to_owned(), text(KIND_DESCRIPTION)),
+    ])
+}
+
+/// Like [`type_properties`], for an object in a field.
+fn embedded_type_properties() -> Map<String, Value> {
+    let conventions =
+        "More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
+    let text = |description: String| json!({"description": description, "type": "string"});
+    let version = format!(
+        "apiVersion defines the versioned schema of this representation of an object. {conventions}#resources"
+    );
+    let kind = format!(
+        "kind is a string value representing the type of this object. In CamelCase. {conventions}#types-kinds"
+    );
+    Map::from_iter([
+        ("apiVersion".to_owned(), text(version)),
+        ("kind".to_owned(), text(kind)),
     ])
 }
 
@@ -200,7 +232,7 @@ fn published(schema: &Value) -> Value {
             .and_then(Value::as_object)
             .cloned()
             .unwrap_or_default();
-        properties.extend(type_properties());
+        properties.extend(embedded_type_properties());
         let metadata = described_reference(&format!("{META}.ObjectMeta"), METADATA_DESCRIPTION);
         properties.insert("metadata".to_owned(), metadata);
         shown.insert("properties".to_owned(), Value::Object(properties));
@@ -274,6 +306,7 @@ mod tests {
             verbs: &VERBS,
             has_status: true,
             has_scale: true,
+            selectable_fields: &["spec.port".to_owned()],
             schema: SchemaSource::Custom(&schema),
         };
         document("shop.example.com", "v1", &[resource])
@@ -293,6 +326,10 @@ mod tests {
         assert_eq!(
             spec["properties"]["port"]["anyOf"],
             json!([{"type": "integer"}, {"type": "string"}])
+        );
+        assert_eq!(
+            schema["x-kubernetes-selectable-fields"],
+            json!([{"fieldPath": "spec.port"}])
         );
         assert_eq!(
             document["components"]["schemas"]["com.example.shop.v1.GizmoList"]["x-kubernetes-group-version-kind"],
@@ -334,6 +371,7 @@ mod tests {
             verbs: &VERBS,
             has_status: false,
             has_scale: false,
+            selectable_fields: &[],
             schema: SchemaSource::BuiltIn,
         };
         let documents = [
@@ -370,6 +408,19 @@ mod tests {
     }
 
     #[test]
+    fn references_of_the_v2_document_are_defined() {
+        let document = v2::document([&gizmos()]);
+        let text = document.to_string();
+        assert!(!text.contains(REFERENCE_PREFIX), "{text}");
+        let mut referenced = text.split("\"$ref\":\"#/definitions/").skip(1);
+        assert!(referenced.clone().count() > 5);
+        assert!(referenced.all(|rest| {
+            let name = rest.split('"').next().unwrap_or_default();
+            document["definitions"].get(name).is_some()
+        }));
+    }
+
+    #[test]
     fn core_group_has_api_v1_paths_and_names() {
         let resource = ResourceInfo {
             kind: "ConfigMap",
@@ -379,6 +430,7 @@ mod tests {
             verbs: &VERBS,
             has_status: false,
             has_scale: false,
+            selectable_fields: &[],
             schema: SchemaSource::BuiltIn,
         };
         let document = document("", "v1", &[resource]);

@@ -10,6 +10,7 @@ use crate::object;
 pub(crate) const ESTABLISHED: &str = "Established";
 const NAMES_ACCEPTED: &str = "NamesAccepted";
 const TERMINATING: &str = "Terminating";
+const APPROVED: &str = "KubernetesAPIApprovalPolicyConformant";
 /// Finalizer of a definition that keeps it until its objects are deleted.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
@@ -87,10 +88,22 @@ pub(crate) fn names_in_use<'a>(group: &str, others: impl Iterator<Item = &'a Val
 /// current.
 pub(crate) fn next_status(crd: &Value, in_use: &NamesInUse, now: Timestamp) -> Option<Value> {
     let requested = &crd["spec"]["names"];
-    if crd["status"]["acceptedNames"] == *requested && is_condition_true(crd, ESTABLISHED) {
+    let approval = approval(crd).filter(|approval| {
+        let current = find_condition(crd, APPROVED);
+        current.is_none_or(|current| {
+            current["message"] != approval.message || current["reason"] != approval.reason
+        })
+    });
+    if crd["status"]["acceptedNames"] == *requested
+        && is_condition_true(crd, ESTABLISHED)
+        && approval.is_none()
+    {
         return None;
     }
     let mut next = crd.clone();
+    if let Some(approval) = approval {
+        set_condition(&mut next, &approval, now);
+    }
     let mut accepted = crd["status"]["acceptedNames"].clone();
     if !accepted.is_object() {
         accepted = json!({});
@@ -171,6 +184,47 @@ pub(crate) fn next_status(crd: &Value, in_use: &NamesInUse, now: Timestamp) -> O
     (next["status"] != crd["status"]).then_some(next)
 }
 
+/// Returns the condition of a group that belongs to the Kubernetes community, or `None` for other groups.
+fn approval(crd: &Value) -> Option<Condition> {
+    let group = object::text(crd, &["spec", "group"]);
+    let is_protected = ["k8s.io", "kubernetes.io"]
+        .iter()
+        .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")));
+    if !is_protected {
+        return None;
+    }
+    let annotation = object::text(crd, &["metadata", "annotations", "api-approved.kubernetes.io"]);
+    let see = "see https://github.com/kubernetes/enhancements/pull/1111";
+    let (status, reason, message) = if annotation.is_empty() {
+        let message =
+            format!("protected groups must have approval annotation \"api-approved.kubernetes.io\", {see}");
+        (false, "MissingAnnotation", message)
+    } else if annotation.starts_with("unapproved") {
+        (
+            false,
+            "UnapprovedAnnotation",
+            format!("not approved: {annotation:?}"),
+        )
+    } else if annotation
+        .split_once("://")
+        .is_some_and(|(scheme, host)| !scheme.is_empty() && !host.is_empty())
+    {
+        (true, "ApprovedAnnotation", format!("approved in {annotation}"))
+    } else {
+        let message = format!(
+            "protected groups must have approval annotation \"api-approved.kubernetes.io\" with either a URL or a reason \
+             starting with \"unapproved\", {see}"
+        );
+        (false, "InvalidAnnotation", message)
+    };
+    Some(Condition {
+        kind: APPROVED,
+        status,
+        reason: reason.to_owned(),
+        message,
+    })
+}
+
 /// Marks a definition as terminating until its objects are deleted.
 pub(crate) fn mark_terminating(crd: &mut Value, now: Timestamp) {
     let time = rooflet_apimachinery::time::format_time(now);
@@ -207,6 +261,28 @@ mod tests {
         assert!(is_condition_true(&next, NAMES_ACCEPTED) && is_condition_true(&next, ESTABLISHED));
         assert_eq!(next["status"]["acceptedNames"], crd["spec"]["names"]);
         assert_eq!(next_status(&next, &NamesInUse::default(), Timestamp::MAX), None);
+    }
+
+    #[test]
+    fn approval_of_a_protected_group_is_a_condition() {
+        let mut crd = definition("gizmos", "Gizmo");
+        let check = |crd: &Value| {
+            let next = next_status(crd, &NamesInUse::default(), Timestamp::UNIX_EPOCH).expect("a change");
+            let condition = find_condition(&next, APPROVED).cloned();
+            assert_eq!(next_status(&next, &NamesInUse::default(), Timestamp::MAX), None);
+            condition.map(|condition| format!("{} {}", condition["status"], condition["reason"]))
+        };
+        assert_eq!(check(&crd), None);
+        crd["spec"]["group"] = json!("x.k8s.io");
+        assert_eq!(check(&crd).as_deref(), Some(r#""False" "MissingAnnotation""#));
+        for (annotation, expect) in [
+            ("https://example.com/1", r#""True" "ApprovedAnnotation""#),
+            ("unapproved, a test", r#""False" "UnapprovedAnnotation""#),
+            ("maybe", r#""False" "InvalidAnnotation""#),
+        ] {
+            crd["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": annotation});
+            assert_eq!(check(&crd).as_deref(), Some(expect));
+        }
     }
 
     #[test]

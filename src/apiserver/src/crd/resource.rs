@@ -54,6 +54,12 @@ pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &Cancellat
         .find(|version| is_served(version) && version["deprecated"] != Value::Bool(true))
         .map(|version| name_of(version));
     let priority = |name: &str| Version::parse(name).priority();
+    let compiled = |version: &Value| {
+        let open_api = &version["schema"]["openAPIV3Schema"];
+        Arc::new(StructuralSchema::trusted(open_api))
+    };
+    let stored = known.iter().find(|version| name_of(version) == storage);
+    let storage_schema = stored.map_or_else(|| compiled(&Value::Null), |version| compiled(version));
     known
         .into_iter()
         .map(|version| {
@@ -73,7 +79,11 @@ pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &Cancellat
             let custom = CustomVersion {
                 definition: DefinitionVersion::of(crd),
                 is_served: is_served(version),
-                schema: Arc::new(StructuralSchema::trusted(open_api)),
+                schema: match name == storage {
+                    true => Arc::clone(&storage_schema),
+                    false => compiled(version),
+                },
+                storage_schema: Arc::clone(&storage_schema),
                 type_schema: TypeSchema::of_custom_resource(open_api),
                 spec: version.clone(),
                 has_status: version["subresources"]

@@ -71,15 +71,11 @@ impl Api {
                 Some(found) => encoded(&discovery::resource_list(group, found)),
                 None => Err(snapshot.not_served(group)),
             },
-            Route::OpenApiV2 if openapi::accepts_v2(request.accept()) => {
-                Ok(reply::bytes(StatusCode::OK, openapi::V2_TYPE, openapi::V2_EMPTY))
-            }
+            Route::OpenApiV2 => Ok(open_api_v2(request, &snapshot)),
             Route::OpenApiIndex => Ok(open_api_index(request, &snapshot, self.engine.clock.now())),
             Route::OpenApiDocument(path) => Ok(open_api_document(request, &snapshot, path)),
             Route::Unknown if request.path.starts_with("/api/") => Err(ApiError::resource_not_served()),
-            Route::OpenApiV2 | Route::Snapshot | Route::Resource(_) | Route::Unknown => {
-                Err(ApiError::no_route())
-            }
+            Route::Snapshot | Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
         }
     }
 }
@@ -99,6 +95,30 @@ fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
     );
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    if let Ok(value) = HeaderValue::from_str(&quoted) {
+        headers.insert(header::ETAG, value);
+    }
+    reply
+}
+
+fn open_api_v2(request: &Request, snapshot: &Snapshot) -> Reply {
+    let Some(content_type) = openapi::v2_type(request.accept()) else {
+        return reply::bytes(StatusCode::NOT_ACCEPTABLE, PLAIN_TEXT, Bytes::new());
+    };
+    let document = openapi::document_v2(snapshot, content_type);
+    let tag = snapshot
+        .responses
+        .get_or_compute(&format!("openapi-v2/{content_type}/etag"), || {
+            Bytes::from(discovery::etag(&document))
+        });
+    let quoted = format!("\"{}\"", String::from_utf8_lossy(&tag));
+    let is_known = request.header(header::IF_NONE_MATCH) == quoted;
+    let mut reply = match is_known {
+        true => reply::bytes(StatusCode::NOT_MODIFIED, content_type, Bytes::new()),
+        false => reply::bytes(StatusCode::OK, content_type, document),
+    };
+    let headers = reply.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     if let Ok(value) = HeaderValue::from_str(&quoted) {
         headers.insert(header::ETAG, value);
     }

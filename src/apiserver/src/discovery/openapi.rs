@@ -1,34 +1,47 @@
-//! OpenAPI v3: an index with a hash per group version, and the documents. OpenAPI v2 is only an
-//! empty document.
+//! OpenAPI v3: an index with a hash per group version, and the documents. OpenAPI v2: one document.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::endpoints::negotiate;
+use crate::endpoints::negotiate::{self, JSON};
 use crate::registry::resource::{Origin, Subresource, to_bytes};
 use crate::registry::{GroupVersion, Snapshot};
 use rooflet_apimachinery::schema::openapi;
 use rooflet_apimachinery::schema::openapi::{ResourceInfo, SchemaSource};
 
-/// Content type of [`V2_EMPTY`].
-pub(crate) const V2_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// Content type of the OpenAPI v2 document in protobuf.
+pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// OpenAPI v2 document without paths: swagger "2.0", a title, a version.
-///
-/// kubectl requests v2 for kinds that v3 does not describe, such as `List`, and treats 404 as a
-/// server error. With an empty document, kubectl applies a `kind: List`, and reports misspelt
-/// kinds.
-pub(crate) const V2_EMPTY: &[u8] = b"\x0a\x032.0\x12\x0e\x0a\x07rooflet\x12\x030.1\x42\x00";
-
-/// Returns true if the client accepts v2 in the protobuf encoding of kubectl. JSON is not served.
-pub(crate) fn accepts_v2(accept: &str) -> bool {
-    let asked = negotiate::clauses(accept);
-    asked.iter().any(|clause| {
-        clause
-            .media_type
-            .starts_with("application/com.github.proto-openapi.spec.v2")
+/// Returns the content type of the OpenAPI v2 document for an `Accept` header, or `None` if the client
+/// accepts neither JSON nor protobuf.
+pub(crate) fn v2_type(accept: &str) -> Option<&'static str> {
+    let requested = negotiate::clauses(accept);
+    if requested.is_empty() {
+        return Some(JSON);
+    }
+    requested.iter().find_map(|clause| match clause.media_type {
+        "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" | V2_PROTOBUF => Some(V2_PROTOBUF),
+        JSON | "application/*" | "*/*" => Some(JSON),
+        _ => None,
     })
+}
+
+/// Returns the OpenAPI v2 document. It is built once per snapshot and content type.
+pub(crate) fn document_v2(snapshot: &Snapshot, content_type: &str) -> Bytes {
+    snapshot
+        .responses
+        .get_or_compute(&format!("openapi-v2/{content_type}"), || {
+            let versions = snapshot
+                .groups
+                .iter()
+                .flat_map(|group| group.versions.iter().map(|version| make(&group.name, version)));
+            let document = openapi::v2::document(&versions.collect::<Vec<_>>());
+            match content_type == V2_PROTOBUF {
+                true => Bytes::from(openapi::v2_protobuf::encode(&document)),
+                false => to_bytes(&document),
+            }
+        })
 }
 
 /// Returns the path of a group version's document below `/openapi/v3/`.
@@ -97,6 +110,9 @@ fn make(group: &str, version: &GroupVersion) -> Value {
                 verbs: resource.verbs(),
                 has_status: subresources.contains(&Subresource::Status),
                 has_scale: subresources.contains(&Subresource::Scale),
+                selectable_fields: resource
+                    .custom()
+                    .map_or(&[], |custom| custom.selectable_fields.as_slice()),
                 schema: match &resource.origin {
                     Origin::BuiltIn(_) => SchemaSource::BuiltIn,
                     Origin::Custom(custom) => SchemaSource::Custom(&custom.spec["schema"]["openAPIV3Schema"]),

@@ -66,17 +66,16 @@ fn reject_invalid(resource: &Resource, working: &Value, errors: &[FieldError]) -
     if errors.is_empty() {
         return Ok(());
     }
-    // The error names the kind of a custom resource as the client sent it.
+    // The error names group and kind of a custom resource as the client sent them.
     let kind = match object::text(working, &["kind"]) {
         "" => &resource.kind,
         sent => sent,
     };
-    Err(ApiError::invalid(
-        resource.error_group(),
-        kind,
-        object::name(working),
-        errors,
-    ))
+    let group = match object::text(working, &["apiVersion"]) {
+        "" => resource.error_group(),
+        sent => sent.split_once('/').map_or("", |(group, _)| group),
+    };
+    Err(ApiError::invalid(group, kind, object::name(working), errors))
 }
 
 /// Checks that a custom resource has the expected apiVersion and kind.

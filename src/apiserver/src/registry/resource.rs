@@ -61,6 +61,8 @@ pub(crate) struct CustomVersion {
     pub definition: DefinitionVersion,
     pub is_served: bool,
     pub schema: Arc<StructuralSchema>,
+    /// Schema of the storage version, whose defaults apply to stored objects.
+    pub storage_schema: Arc<StructuralSchema>,
     pub type_schema: TypeSchema,
     /// `spec.versions[*]` of the definition.
     pub spec: Value,
@@ -373,11 +375,11 @@ impl Resource {
         match &self.origin {
             Origin::BuiltIn(built_in) => built_in.served_form(stored),
             Origin::Custom(custom) => {
+                custom.storage_schema.apply_defaults(&mut stored);
                 if let Some(map) = stored.as_object_mut() {
                     map.insert("apiVersion".to_owned(), Value::from(self.api_version()));
                 }
                 custom.schema.prune(&mut stored);
-                custom.schema.apply_defaults(&mut stored);
                 stored
             }
         }

@@ -70,8 +70,42 @@ async fn openapi_describes_patch_parameters() {
     let patch = &document.body["paths"]["/apis/example.com/v1/namespaces/{namespace}/gizmos/{name}"]["patch"];
     assert!(patch.to_string().contains("fieldValidation"), "{patch}");
     assert_eq!(server.get("/openapi/v3/apis/nothing/v1").await.code, 404);
-    assert_eq!(server.get("/openapi/v2").await.code, 404);
     assert!(server.get("/openapi/v3/api/v1").await.body["paths"].is_object());
+}
+
+#[tokio::test]
+async fn openapi_v2_describes_all_kinds_in_json_and_protobuf() {
+    let server = TestServer::start().await;
+    let document = server.get("/openapi/v2").await;
+    assert_eq!(document.headers["content-type"], "application/json");
+    assert_eq!(document.body["swagger"], "2.0");
+    for name in ["com.example.v1.Gizmo", "io.k8s.api.core.v1.ConfigMap"] {
+        let kind = &document.body["definitions"][name];
+        assert_eq!(kind["type"], "object", "{name}");
+        assert_eq!(
+            kind["properties"]["metadata"]["$ref"],
+            "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+        );
+    }
+    let fetch = async |accept: &str, known: &str| {
+        let headers = [("accept", accept), ("if-none-match", known)];
+        server
+            .send(Method::GET, "/openapi/v2", &headers, Vec::new())
+            .await
+    };
+    let protobuf = fetch(
+        "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+        "\"other\"",
+    )
+    .await;
+    assert_eq!(
+        protobuf.headers["content-type"],
+        "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    );
+    let tag = protobuf.headers["etag"].to_str().expect("ASCII").to_owned();
+    let again = fetch("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", &tag).await;
+    assert_eq!(again.code, 304);
+    assert_eq!(fetch("text/html", "").await.code, 406);
 }
 
 #[tokio::test]
