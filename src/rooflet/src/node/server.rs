@@ -438,6 +438,7 @@ async fn start_api_server(
         .map(|definition| serde_json::json!(definition))
         .collect();
     server.install_crds(&definitions).await?;
+    drop(definitions);
     server.serve(listener, tasks).await?;
 
     // The kubeconfig is written last, so that it is usable as soon as it exists.
@@ -471,6 +472,8 @@ async fn start_api_server(
             Ok::<_, io::Error>(())
         })
     });
+    // The start parses all objects and definitions, and frees most of it again.
+    host::release_freed_memory();
     Ok(authorities)
 }
 
