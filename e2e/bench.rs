@@ -15,6 +15,8 @@ mod control;
 mod fit;
 #[expect(dead_code, unused_imports, reason = "the tests use the rest of the harness")]
 mod harness;
+#[path = "bench/kubernetes.rs"]
+mod kubernetes;
 #[path = "bench/lookup.rs"]
 mod lookup;
 #[path = "bench/masks.rs"]
@@ -56,6 +58,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("overhead", overhead::run),
     ("apiserver", apiserver::run),
     ("memory", memory::run),
+    ("kubernetes", kubernetes::run),
     ("control", control::run),
     ("simulated", simulated::run),
     ("storm", storm::run),

@@ -15,15 +15,13 @@ use crate::harness::{Process, Scratch, eventually, free_port};
 use crate::resident::Usage;
 use crate::stats::{Samples, head, milliseconds, row};
 
-const CLIENTS: [usize; 3] = [1, 16, 64];
+pub(crate) const CLIENTS: [usize; 3] = [1, 16, 64];
 /// Number of runs of each operation at each number of clients.
 const REPEATS: usize = 3;
 /// Duration of one run.
 const WINDOW: Duration = Duration::from_secs(2);
 /// Number of objects in the namespace that is listed and watched.
 const LISTED: usize = 500;
-const WRITES: u32 = 500;
-const BETWEEN_WRITES: Duration = Duration::from_millis(10);
 
 /// Namespace of the objects that are listed, watched and patched.
 pub(crate) const NAMESPACE: &str = "listed";
@@ -122,27 +120,22 @@ async fn measure(api: &Api, server: &Process) {
         "p50, ms",
         "server CPU, ms/op",
     ]);
-    let operations: [(&str, &dyn Fn() -> RequestBuilder); 4] = [
+    let operations: [(&str, &Request<'_>); 4] = [
         ("create", &|| {
             api.create("created", created.replace(created.get() + 1))
         }),
-        ("get", &|| {
-            api.client
-                .get(format!("{}/{}", api.collection(NAMESPACE), name(7)))
-        }),
+        ("get", &|| api.object(7)),
         ("patch status", &|| {
             let number = patched.replace(patched.get() + 1);
             let change = json!({"status": {"observedGeneration": number}});
             api.patch(&format!("{}/status", name(number % LISTED)), &change)
         }),
-        ("list 500", &|| {
-            api.client.get(format!("{}?limit=500", api.collection(NAMESPACE)))
-        }),
+        ("list 500", &|| api.list(LISTED)),
     ];
     for (operation, request) in operations {
         let mut loads = Vec::new();
         for clients in CLIENTS {
-            loads.push(load(api, server, clients, request).await);
+            loads.push(load(api, &[server.pid()], clients, request).await);
         }
         let columns = |value: fn(&Load) -> String| loads.iter().map(value).collect::<Vec<_>>().join(" / ");
         row(&[
@@ -155,10 +148,15 @@ async fn measure(api: &Api, server: &Process) {
 
     println!("\nFrom sending a write to its event at a watcher, 100 writes/s:\n");
     head(&["watchers", "p50, ms", "p99, ms"]);
-    for watchers in CLIENTS {
-        let latencies = watch_latencies(api, watchers).await;
+    for count in CLIENTS {
+        let watches = Watches {
+            count,
+            writes: 500,
+            interval: Duration::from_millis(10),
+        };
+        let latencies = watch_latencies(api, watches).await;
         row(&[
-            watchers.to_string(),
+            count.to_string(),
             format!("{:.1}", latencies.quantile(0.5)),
             format!("{:.1}", latencies.quantile(0.99)),
         ]);
@@ -170,17 +168,25 @@ async fn measure(api: &Api, server: &Process) {
     );
 }
 
+/// Function that returns the next request of a client.
+pub(crate) type Request<'a> = dyn Fn() -> RequestBuilder + 'a;
+
 /// Result of the run with the median rate.
-struct Load {
-    rate: f64,
-    median_ms: f64,
-    cpu_ms: f64,
+pub(crate) struct Load {
+    pub(crate) rate: f64,
+    /// Lowest and highest rate of all runs.
+    pub(crate) rates: (f64, f64),
+    pub(crate) median_ms: f64,
+    /// CPU time of the server per request.
+    pub(crate) cpu_ms: f64,
 }
 
-async fn load(api: &Api, server: &Process, clients: usize, request: &dyn Fn() -> RequestBuilder) -> Load {
+/// Sends requests to a server with these processes.
+pub(crate) async fn load(api: &Api, processes: &[u32], clients: usize, request: &Request<'_>) -> Load {
+    let cpu = || -> Duration { processes.iter().map(|pid| Usage::of(*pid).cpu).sum() };
     let mut repeats = Vec::new();
     for _ in 0..REPEATS {
-        let (cpu, begin) = (Usage::of(server.pid()).cpu, Instant::now());
+        let (cpu_before, begin) = (cpu(), Instant::now());
         let client = async || {
             let mut took = Vec::new();
             while begin.elapsed() < WINDOW {
@@ -191,19 +197,32 @@ async fn load(api: &Api, server: &Process, clients: usize, request: &dyn Fn() ->
             took
         };
         let took: Vec<f64> = join_all((0..clients).map(|_| client())).await.concat();
-        let cpu = Usage::of(server.pid()).cpu - cpu;
+        let rate = took.len() as f64 / begin.elapsed().as_secs_f64();
         repeats.push(Load {
-            rate: took.len() as f64 / begin.elapsed().as_secs_f64(),
-            cpu_ms: milliseconds(cpu) / took.len() as f64,
+            rate,
+            rates: (rate, rate),
+            cpu_ms: milliseconds(cpu() - cpu_before) / took.len() as f64,
             median_ms: Samples::new(took).median(),
         });
     }
     repeats.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-    repeats.swap_remove(REPEATS / 2)
+    let rates = (repeats[0].rate, repeats[REPEATS - 1].rate);
+    Load {
+        rates,
+        ..repeats.swap_remove(REPEATS / 2)
+    }
 }
 
-/// Returns the latencies of the same writes at all watchers.
-async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
+/// Watches of the same objects, and the writes that they receive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watches {
+    pub(crate) count: usize,
+    pub(crate) writes: u32,
+    pub(crate) interval: Duration,
+}
+
+/// Returns the latencies of the same writes at all watches.
+pub(crate) async fn watch_latencies(api: &Api, watches: Watches) -> Samples {
     let list = format!("{}?limit=1", api.collection(NAMESPACE));
     let list: Value = serde_json::from_slice(&api.done(api.client.get(list)).await).expect("a list");
     let version = list["metadata"]["resourceVersion"]
@@ -215,7 +234,7 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
     );
     // All watches are open before the first write, because the response head is sent when a watch
     // starts.
-    let opened = join_all((0..watchers).map(|_| async {
+    let opened = join_all((0..watches.count).map(|_| async {
         let watch = api.client.get(&url).send().await.expect("a watch");
         assert!(watch.status().is_success(), "{watch:?}");
         watch
@@ -224,7 +243,7 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
     let epoch = Instant::now();
     let watch = async |mut response: reqwest::Response| {
         let (mut latencies, mut bytes) = (Vec::new(), Vec::new());
-        while latencies.len() < WRITES as usize {
+        while latencies.len() < watches.writes as usize {
             let chunk = response
                 .chunk()
                 .await
@@ -245,8 +264,8 @@ async fn watch_latencies(api: &Api, watchers: usize) -> Samples {
         latencies
     };
     let write = async {
-        for number in 0..WRITES {
-            let due = BETWEEN_WRITES * number;
+        for number in 0..watches.writes {
+            let due = watches.interval * number;
             tokio::time::sleep(due.saturating_sub(epoch.elapsed())).await;
             let sent = epoch.elapsed().as_nanos().to_string();
             let change = json!({"metadata": {"annotations": {"sent": sent}}});
@@ -266,18 +285,24 @@ pub(crate) struct Api {
 
 impl Api {
     pub(crate) fn new(data_dir: &Path, port: u16) -> Self {
-        drop(rustls::crypto::ring::default_provider().install_default());
         let read = |name: &str| std::fs::read_to_string(data_dir.join(name)).expect("written by the server");
-        let bearer = format!("Bearer {}", read("token").trim());
-        let bearer = HeaderValue::from_str(&bearer).expect("a token is plain text");
+        let base = format!("https://127.0.0.1:{port}");
+        Self::with(&base, read("token").trim(), read("ca.pem").as_bytes())
+    }
+
+    /// Returns a client of any server, with the certificate of its authority in PEM.
+    pub(crate) fn with(base: &str, token: &str, authority: &[u8]) -> Self {
+        // The installation fails if another client has installed the provider already.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let bearer = HeaderValue::from_str(&format!("Bearer {token}")).expect("a token is plain text");
         let client = reqwest::Client::builder()
-            .tls_certs_only([Certificate::from_pem(read("ca.pem").as_bytes()).expect("a certificate")])
+            .tls_certs_only(Certificate::from_pem_bundle(authority).expect("certificates"))
             .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
             .http1_only()
             .build()
             .expect("a client");
         Self {
-            base: format!("https://127.0.0.1:{port}"),
+            base: base.to_owned(),
             client,
         }
     }
@@ -305,6 +330,32 @@ impl Api {
             .patch(format!("{}/{path}", self.collection(NAMESPACE)))
             .header(CONTENT_TYPE, "application/merge-patch+json")
             .body(change.to_string())
+    }
+
+    /// Returns a request for one of the listed objects.
+    pub(crate) fn object(&self, number: usize) -> RequestBuilder {
+        self.client
+            .get(format!("{}/{}", self.collection(NAMESPACE), name(number)))
+    }
+
+    /// Returns a request for a page of the listed objects.
+    pub(crate) fn list(&self, limit: usize) -> RequestBuilder {
+        self.client
+            .get(format!("{}?limit={limit}", self.collection(NAMESPACE)))
+    }
+
+    /// Returns a server-side apply that changes an annotation of one of the listed objects.
+    pub(crate) fn apply(&self, number: usize, change: usize) -> RequestBuilder {
+        let body = json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment",
+            "metadata": {"name": name(number), "annotations": {"applied": change.to_string()}},
+            "spec": {"model": {"source": "local://guide"}},
+        });
+        let object = format!("{}/{}", self.collection(NAMESPACE), name(number));
+        self.client
+            .patch(format!("{object}?fieldManager=benchmark&force=true"))
+            .header(CONTENT_TYPE, "application/apply-patch+yaml")
+            .body(body.to_string())
     }
 
     /// Sends a request and returns the response body. Panics if the response is not a success.

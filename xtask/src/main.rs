@@ -2,6 +2,7 @@
 //!
 //! These tasks are for developers. Features for users of rooflet belong to the binary.
 
+mod bench_apiserver;
 mod bench_roofline;
 mod browser;
 mod chaos;
@@ -10,6 +11,7 @@ mod check_macos;
 mod console;
 mod faults;
 mod fit_roofline;
+mod fuzz;
 mod generate;
 mod image;
 mod libtest;
@@ -43,12 +45,15 @@ usage: cargo xtask VERB
   chaos --minutes N     apply all faults for N minutes while clients stream answers
   faults [--seeds N] [--from SEED]
                         simulate a fleet with random faults, with N seeds (200) starting at SEED (1)
+  fuzz [--seconds N] [--target NAME] [--case TARGET:NUMBER]
+                        run parsers, patches and CEL rules of the API server with random input for N (30) seconds
   simulate ARG...       run `rooflet simulate ARG...` in an optimised build
   soak [--requests N]   send N (10,000) mixed, invalid and aborted requests to a worker, for each of two models
   monitoring            check alert rules and dashboards with a real Prometheus; the first run builds it with
                         Go (5 minutes)
   generate              update manifests/ and docs/reference from the code
   fit-roofline          fit the predictor's constants to the measurements; takes a minute
+  bench-apiserver       compare the API server with kube-apiserver and etcd in a release build; takes 15 minutes
   bench-roofline [ARG]  compare predicted and measured decode speed on this machine; ARGs are passed to
                         `rooflet bench-roofline`
   structure             check layers, import cycles, sizes and public items of the source tree
@@ -80,6 +85,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["test", args @ ..] => test::run(&selection(args)?).map(exit_code),
         ["test-kubernetes"] => test_kubernetes::run().map(|outcome| report(&outcome)),
         ["chaos", args @ ..] => chaos::run(args).map(|outcome| report(&outcome)),
+        ["fuzz", args @ ..] => fuzz::run(args).map(|outcome| report(&outcome)),
         ["faults", args @ ..] => faults::run(args).map(|outcome| report(&outcome)),
         ["simulate", args @ ..] => simulate::run(args).map(|outcome| report(&outcome)),
         ["soak", args @ ..] => soak::run(args).map(|outcome| report(&outcome)),
@@ -90,6 +96,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         ["image"] => image::run().map(|outcome| report(&outcome)),
         ["structure"] => structure::run().map(|outcome| report(&outcome)),
         ["check-macos"] => check_macos::run().map(|outcome| report(&outcome)),
+        ["bench-apiserver"] => bench_apiserver::run().map(|outcome| report(&outcome)),
         ["bench-roofline", args @ ..] => match bench_roofline::run(args)? {},
         ["help" | "-h" | "--help"] => {
             print!("{USAGE}");

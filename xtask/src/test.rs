@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::{
     browser, check_chart, check_macos,
     console::{self, Outcome, Stopwatch},
-    faults, image, libtest, monitoring, setup, structure, test_kubernetes, web,
+    faults, fuzz, image, libtest, monitoring, setup, structure, test_kubernetes, web,
 };
 
 struct Check {
@@ -75,6 +75,10 @@ const CHECKS: &[Check] = &[
     Check {
         name: "unit",
         run: unit,
+    },
+    Check {
+        name: "fuzz",
+        run: || fuzz::run(&["--seconds", "30"]),
     },
     Check {
         name: "e2e",

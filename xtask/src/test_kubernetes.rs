@@ -2,7 +2,7 @@
 
 mod binaries;
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use anyhow::Result;
 
@@ -17,6 +17,14 @@ const BUILD_LIMIT_OF_CHECK: Duration = Duration::from_mins(10);
 /// Builds the binaries, however long this takes, and runs the tests.
 pub(crate) fn run() -> Result<Outcome> {
     run_with(binaries::prepare(Duration::MAX)?)
+}
+
+/// Builds the binaries, however long this takes. Returns their directories, or the reason why there are none.
+pub(crate) fn find_binaries() -> Result<std::result::Result<OsString, String>> {
+    Ok(match binaries::prepare(Duration::MAX)? {
+        binaries::Found::SearchPath(directories) => Ok(directories),
+        binaries::Found::Missing(reason) => Err(reason),
+    })
 }
 
 /// Like [`run`]. Skips the tests if the binaries cannot be built in a short time.

@@ -206,7 +206,9 @@ fn merge_list<'p>(
                 if directive == Some("replace") && item.len() == 1 {
                     continue;
                 }
-                let Some(identity) = item.get(key) else {
+                // A list or an object does not identify an item.
+                let identity = item.get(key);
+                let Some(identity) = identity.filter(|value| !value.is_object() && !value.is_array()) else {
                     return Err(StrategicMergeError::NoMergeKey {
                         item: Value::Object(item.clone()).to_string(),
                         key,
@@ -313,6 +315,18 @@ mod tests {
             json!({"data": {"b": "2", "c": "3"}, "immutable": false}),
         );
         check(json!({"data": {"a": "1"}}), json!({"data": null}), json!({}));
+    }
+
+    #[test]
+    fn list_or_object_is_no_merge_key() {
+        for key in [json!({"a": null}), json!(["a"])] {
+            let mut document = json!({});
+            let rejected = apply(&mut document, &json!({"secrets": [{"name": key}]}));
+            assert!(
+                matches!(rejected, Err(StrategicMergeError::NoMergeKey { key: "name", .. })),
+                "{rejected:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,0 +1,388 @@
+//! Comparison of the embedded API server with kube-apiserver and etcd: the same kind, requests and client.
+//!
+//! `ROOFLET_KUBERNETES_PATH` has the directories of both programs; `cargo xtask bench-apiserver` sets it.
+//! `ROOFLET_BENCH_OBJECTS` is the number of objects of the last part (default: 50,000).
+
+use std::cell::Cell;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use futures::stream::{self, StreamExt as _};
+use rcgen::KeyPair;
+use reqwest::StatusCode;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::json;
+
+use crate::apiserver::{Api, CLIENTS, NAMESPACE, Request, Watches, load, name, watch_latencies};
+use crate::harness::{Process, Scratch, free_port, repository};
+use crate::resident::Usage;
+use crate::stats::{Samples, head, row};
+
+const BINARIES: &str = "ROOFLET_KUBERNETES_PATH";
+const OBJECTS: &str = "ROOFLET_BENCH_OBJECTS";
+const TOKEN: &str = "admin-of-the-benchmark";
+/// Number of starts with an empty directory.
+const STARTS: usize = 3;
+/// Number of objects in the namespace that is listed and watched.
+const LISTED: usize = 500;
+/// Clients that create the objects of the last part.
+const WRITERS: usize = 16;
+/// Time after which the memory of the start has been returned.
+const SETTLE: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const START_MAX: Duration = Duration::from_secs(120);
+/// Watches, writes per second and number of writes.
+const WATCHES: [Watches; 2] = [
+    Watches {
+        count: 64,
+        writes: 500,
+        interval: Duration::from_millis(10),
+    },
+    Watches {
+        count: 1_000,
+        writes: 100,
+        interval: Duration::from_millis(100),
+    },
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Program {
+    Kubernetes,
+    Rooflet,
+}
+
+const PROGRAMS: [Program; 2] = [Program::Kubernetes, Program::Rooflet];
+
+pub(crate) fn run() {
+    let Some(binaries) = std::env::var_os(BINARIES) else {
+        println!("NOT RUN: set {BINARIES}, or run `cargo xtask bench-apiserver`.");
+        return;
+    };
+    let objects = std::env::var(OBJECTS).map_or(50_000, |count| count.parse().expect("a number of objects"));
+    let binaries: Vec<PathBuf> = std::env::split_paths(&binaries).collect();
+    let figures = PROGRAMS.map(|program| measure(program, &binaries, objects));
+    head(&["", "kube-apiserver 1.36.2 and etcd", "rooflet server"]);
+    let [theirs, ours] = figures;
+    for ((measure, theirs), (_, ours)) in theirs.into_iter().zip(ours) {
+        row(&[measure, theirs, ours]);
+    }
+    println!(
+        "\nRates: median (lowest-highest) of three runs of two seconds, then the median latency and the CPU time of the \
+         server per request. Watches: from sending a write to its event, median and 99th percentile."
+    );
+}
+
+/// Lines of the table: measure and result.
+type Figures = Vec<(String, String)>;
+
+fn measure(program: Program, binaries: &[PathBuf], objects: usize) -> Figures {
+    let mut figures = Figures::new();
+    let mut add = |measure: &str, result: String| figures.push((measure.to_owned(), result));
+    let mut starts = Vec::new();
+    let mut server = loop {
+        let begin = Instant::now();
+        let server = Server::start(program, binaries);
+        starts.push(begin.elapsed().as_secs_f64());
+        if starts.len() == STARTS {
+            break server;
+        }
+    };
+    add("ready after its start, s", Samples::new(starts).to_string());
+    std::thread::sleep(SETTLE);
+    add("RSS with an empty store, MiB", server.resident_mib());
+    server.runtime.block_on(async {
+        prepare(program, &server.api).await;
+        let processes = server.pids();
+        let created = Cell::new(0);
+        let next = |cell: &Cell<usize>| cell.replace(cell.get() + 1);
+        let api = &server.api;
+        let (patched, applied) = (Cell::new(0), Cell::new(0));
+        let operations: [(&str, &Request<'_>); 5] = [
+            ("create", &|| api.create("created", next(&created))),
+            ("get", &|| api.object(7)),
+            ("patch status", &|| {
+                let number = next(&patched);
+                let change = json!({"status": {"observedGeneration": number}});
+                api.patch(&format!("{}/status", name(number % LISTED)), &change)
+            }),
+            ("server-side apply", &|| {
+                let number = next(&applied);
+                api.apply(number % LISTED, number)
+            }),
+            ("list 500", &|| api.list(LISTED)),
+        ];
+        for (operation, request) in operations {
+            for clients in CLIENTS {
+                let load = load(api, &processes, clients, request).await;
+                let (low, high) = load.rates;
+                let measure = format!("{operation}, {clients} clients: requests/s, ms, CPU ms");
+                let result = format!(
+                    "{:.0} ({low:.0}-{high:.0}), {:.1}, {:.2}",
+                    load.rate, load.median_ms, load.cpu_ms
+                );
+                add(&measure, result);
+            }
+        }
+        for watches in WATCHES {
+            let latencies = watch_latencies(api, watches).await;
+            let measure = format!("event at {} watches, ms", watches.count);
+            add(
+                &measure,
+                format!("{:.1}, {:.1}", latencies.quantile(0.5), latencies.quantile(0.99)),
+            );
+        }
+        let begin = Instant::now();
+        let create = stream::iter((0..objects).map(|number| api.done(api.create("many", number))));
+        let mut created = create.buffer_unordered(WRITERS);
+        while created.next().await.is_some() {}
+        add(
+            &format!("{objects} objects: creation, s"),
+            format!("{:.1}", begin.elapsed().as_secs_f64()),
+        );
+    });
+    std::thread::sleep(SETTLE);
+    add("then RSS, MiB", server.resident_mib());
+    add("files, MiB", format!("{}", disk_bytes(&server.data) >> 20));
+    let begin = Instant::now();
+    server.restart();
+    server.runtime.block_on(server.api.done(server.api.list(1)));
+    add(
+        "restart until a list succeeds, s",
+        format!("{:.1}", begin.elapsed().as_secs_f64()),
+    );
+    std::thread::sleep(SETTLE);
+    add("RSS after the restart, MiB", server.resident_mib());
+    figures
+}
+
+/// Creates the kind, unless the server has it, and the objects that are listed.
+async fn prepare(program: Program, api: &Api) {
+    if matches!(program, Program::Kubernetes) {
+        let definitions = std::fs::read_to_string(repository("manifests/crds.yaml")).expect("readable");
+        for definition in definitions
+            .split("\n---\n")
+            .filter(|text| text.contains("\nkind:"))
+        {
+            let url = format!(
+                "{}/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+                api.base
+            );
+            let request = api.client.post(url).header(CONTENT_TYPE, "application/yaml");
+            api.done(request.body(definition.to_owned())).await;
+        }
+        until("the kind", async || {
+            let listed = api.list(1).send().await.map(|answer| answer.status());
+            (listed.ok() == Some(StatusCode::OK)).then_some(())
+        })
+        .await;
+    }
+    for namespace in [NAMESPACE, "created", "many"] {
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        api.done(
+            api.client
+                .post(format!("{}/api/v1/namespaces", api.base))
+                .json(&body),
+        )
+        .await;
+    }
+    join_all((0..LISTED).map(|number| api.done(api.create(NAMESPACE, number)))).await;
+}
+
+async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = check().await {
+            return found;
+        }
+        assert!(begin.elapsed() < START_MAX, "timed out waiting for {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Running API server with the program of its store.
+struct Server {
+    processes: Vec<Process>,
+    /// Starts the processes again with the same data.
+    commands: Vec<Command>,
+    api: Api,
+    runtime: tokio::runtime::Runtime,
+    /// Directory of the store.
+    data: PathBuf,
+    /// Working directory of the processes; dropped last.
+    scratch: Scratch,
+}
+
+impl Server {
+    /// Starts the server with an empty store, and waits until it is ready.
+    fn start(program: Program, binaries: &[PathBuf]) -> Self {
+        let scratch = Scratch::new();
+        let port = free_port();
+        let base = format!("https://127.0.0.1:{port}");
+        let (commands, data, authority, token) = match program {
+            Program::Kubernetes => (
+                kubernetes(binaries, &scratch, port),
+                scratch.join("etcd"),
+                scratch.join("certificates/apiserver.crt"),
+                scratch.join("token"),
+            ),
+            Program::Rooflet => (
+                vec![rooflet(&scratch, port)],
+                scratch.join("data"),
+                scratch.join("data/ca.pem"),
+                scratch.join("data/token"),
+            ),
+        };
+        let mut commands = commands;
+        let processes = spawn(&mut commands, &scratch);
+        let files = [&authority, &token, &scratch.join("kubeconfig")];
+        let begin = Instant::now();
+        while !files.iter().all(|file| file.is_file()) {
+            assert!(begin.elapsed() < START_MAX, "{}", processes[0].log());
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let token = std::fs::read_to_string(token).expect("readable");
+        let authority = std::fs::read(authority).expect("readable");
+        let server = Self {
+            processes,
+            commands,
+            api: Api::with(&base, token.trim(), &authority),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime"),
+            data,
+            scratch,
+        };
+        server.wait_until_ready();
+        server
+    }
+
+    fn wait_until_ready(&self) {
+        self.runtime.block_on(until("the server being ready", async || {
+            let ready = self.api.client.get(format!("{}/readyz", self.api.base));
+            let status = ready.send().await.map(|answer| answer.status());
+            (status.ok() == Some(StatusCode::OK)).then_some(())
+        }));
+    }
+
+    /// Stops all processes and starts them again.
+    fn restart(&mut self) {
+        for process in self.processes.iter_mut().rev() {
+            process.terminate();
+        }
+        self.processes = spawn(&mut self.commands, &self.scratch);
+        self.wait_until_ready();
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.processes.iter().map(Process::pid).collect()
+    }
+
+    /// Returns the sum over the processes, and its parts if there are several.
+    fn resident_mib(&self) -> String {
+        let parts = self
+            .pids()
+            .into_iter()
+            .map(|pid| Usage::of(pid).resident_bytes >> 20);
+        let parts: Vec<u64> = parts.collect();
+        let sum: u64 = parts.iter().sum();
+        match parts.len() {
+            1 => sum.to_string(),
+            _ => format!("{sum} (etcd: {})", parts[0]),
+        }
+    }
+}
+
+fn spawn(commands: &mut [Command], scratch: &Scratch) -> Vec<Process> {
+    commands
+        .iter_mut()
+        .enumerate()
+        .map(|(index, command)| Process::run(command, &scratch.join(&format!("{index}.log"))))
+        .collect()
+}
+
+fn rooflet(scratch: &Scratch, port: u16) -> Command {
+    let mut command = Command::new(crate::harness::rooflet());
+    command
+        .args(["server", "--roles=apiserver"])
+        .arg(format!("--data-dir={}", scratch.join("data").display()))
+        .arg(format!("--listen=127.0.0.1:{port}"))
+        .arg(format!(
+            "--kubeconfig-out={}",
+            scratch.join("kubeconfig").display()
+        ));
+    command
+}
+
+/// Returns the commands of etcd and kube-apiserver. etcd syncs each write, as rooflet does.
+fn kubernetes(binaries: &[PathBuf], scratch: &Scratch, port: u16) -> Vec<Command> {
+    let program = |name: &str| {
+        let found = binaries
+            .iter()
+            .map(|directory| directory.join(name))
+            .find(|file| file.is_file());
+        Command::new(found.unwrap_or_else(|| panic!("{name} is not in {BINARIES}")))
+    };
+    let (client, peer) = (
+        format!("http://127.0.0.1:{}", free_port()),
+        format!("http://127.0.0.1:{}", free_port()),
+    );
+    let mut etcd = program("etcd");
+    etcd.arg(format!("--data-dir={}", scratch.join("etcd").display()))
+        .args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ])
+        .arg(format!("--initial-cluster=default={peer}"));
+    let key = KeyPair::generate().expect("a key");
+    let public_key = scratch.write("service-account.pub", &key.public_key_pem());
+    let key = scratch.write("service-account.key", &key.serialize_pem());
+    let tokens = scratch.write("tokens.csv", &format!("{TOKEN},admin,admin,system:masters\n"));
+    scratch.write("token", TOKEN);
+    // The other server writes this file when it is ready.
+    scratch.write("kubeconfig", "");
+    let mut api_server = program("kube-apiserver");
+    let flags = [
+        ("etcd-servers", client),
+        ("bind-address", "127.0.0.1".to_owned()),
+        ("secure-port", port.to_string()),
+        ("cert-dir", scratch.join("certificates").display().to_string()),
+        ("token-auth-file", tokens.display().to_string()),
+        ("authorization-mode", "RBAC".to_owned()),
+        (
+            "service-account-issuer",
+            "https://kubernetes.default.svc".to_owned(),
+        ),
+        ("service-account-key-file", public_key.display().to_string()),
+        ("service-account-signing-key-file", key.display().to_string()),
+        ("service-cluster-ip-range", "10.96.0.0/16".to_owned()),
+    ];
+    api_server.args(flags.map(|(flag, value)| format!("--{flag}={value}")));
+    vec![etcd, api_server]
+}
+
+/// Returns the allocated space of the files in a directory.
+fn disk_bytes(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).expect("a directory");
+    let sizes = entries.map(|entry| {
+        let entry = entry.expect("readable");
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => disk_bytes(&entry.path()),
+            Ok(metadata) => metadata.blocks() * 512,
+            // A file was removed meanwhile.
+            Err(_) => 0,
+        }
+    });
+    sizes.sum()
+}
