@@ -85,7 +85,7 @@ fn certificate_authenticates_user_and_groups() {
 
     let root = server.kubectl_as("root", &["system:masters"], &ours);
     root.run_with(&["create", "-f", "-"], &config_map("a")).ok();
-    assert_eq!(root.run("get cm -o name").ok(), "configmap/a\n");
+    assert_eq!(root.run("get cm a -o name").ok(), "configmap/a\n");
 
     let alice = server.kubectl_as("alice", &["team-a"], &ours);
     let printed = alice.run("get cm").expect_failure();
@@ -109,7 +109,7 @@ fn certificate_authenticates_user_and_groups() {
         printed.contains("You must be logged in to the server"),
         "{printed}"
     );
-    assert_eq!(admin.run("get cm -o name").ok(), "configmap/a\n");
+    assert_eq!(admin.run("get cm a -o name").ok(), "configmap/a\n");
     let printed = admin.run("get cm --token=wrong").expect_failure();
     assert!(
         printed.contains("You must be logged in to the server"),

@@ -82,6 +82,7 @@ pub(crate) struct Facts {
     pub updates_unconditionally: bool,
 }
 
+pub(crate) const CONFIG_MAP_STORAGE: &str = "/core/configmaps/";
 pub(crate) const CRD_STORAGE: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
 pub(crate) const CSR_STORAGE: &str = "/certificates.k8s.io/certificatesigningrequests/";
 /// Prefix of the keys of Secrets in the store.
@@ -211,7 +212,7 @@ impl BuiltIn {
                 kind: "ConfigMap",
                 short_names: &["cm"],
                 definition: "io.k8s.api.core.v1.ConfigMap",
-                storage: "/core/configmaps/",
+                storage: CONFIG_MAP_STORAGE,
                 ..CORE
             },
             Self::Secret => Facts {

@@ -4,6 +4,7 @@ pub(crate) mod certificates;
 pub(crate) mod definitions;
 pub(crate) mod expiry;
 pub(crate) mod gc;
+pub(crate) mod namespace_defaults;
 pub(crate) mod namespaces;
 pub(crate) mod roles;
 pub(crate) mod storage;

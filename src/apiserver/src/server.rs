@@ -14,6 +14,7 @@ use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
 use crate::controller::expiry::EventRetention;
+use crate::controller::namespace_defaults::NamespaceDefaults;
 use crate::controller::{definitions as definition_controller, expiry, gc, namespaces, roles, storage};
 use crate::crd;
 use crate::endpoints::connection;
@@ -39,6 +40,9 @@ pub struct ApiServerConfig {
     pub account_key: Option<Arc<AccountKey>>,
     /// TLS configuration. `None` serves plain HTTP, over which kubectl does not send tokens.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Authority of the server's certificate, in PEM, for the ConfigMap `kube-root-ca.crt` of each
+    /// namespace. If `None`, namespaces have no such ConfigMap.
+    pub authority: Option<Arc<str>>,
     /// Verifier of client certificates. `None` ignores them.
     pub users: Option<UserCertificates>,
     /// Signers of requested certificates. If `None`, the server signs no certificates.
@@ -64,6 +68,7 @@ impl ApiServerConfig {
             token,
             account_key: None,
             tls: None,
+            authority: None,
             users: None,
             signers: None,
             in_flight: InFlightLimits::default(),
@@ -113,6 +118,7 @@ pub struct ApiServer {
     token: Token,
     account_key: Option<Arc<AccountKey>>,
     tls: Option<Arc<rustls::ServerConfig>>,
+    authority: Option<Arc<str>>,
     users: Option<UserCertificates>,
     signers: Option<Arc<CertificateSigners>>,
     rules: Arc<Rules>,
@@ -140,6 +146,7 @@ impl ApiServer {
             token: config.token,
             account_key: config.account_key,
             tls: config.tls,
+            authority: config.authority,
             users: config.users,
             signers: config.signers.map(Arc::new),
             rules: Arc::new(rules),
@@ -228,12 +235,20 @@ impl ApiServer {
         self.create_namespaces().await?;
         let ensured = roles::ensure(&self.engine, &self.roles).await;
         ensured.map_err(|(name, err)| StartApiServerError::Role { name, err })?;
+        let defaults = NamespaceDefaults::new(self.engine.clone(), self.authority.clone());
+        defaults.ensure_all().await;
         definition_controller::settle(&self.engine).await;
         let stop = tasks.stop_token();
         let controller = definition_controller::CrdController::new(self.engine.clone(), tasks.clone());
         tasks.spawn("apiserver-definitions", |stop| {
             Box::pin(async move {
                 controller.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        tasks.spawn("apiserver-namespace-defaults", |stop| {
+            Box::pin(async move {
+                defaults.run(stop).await;
                 Ok::<_, StartApiServerError>(())
             })
         });

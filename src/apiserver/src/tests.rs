@@ -173,11 +173,13 @@ impl TestServer {
             Some(own) => (Some(own.tls), Some(own.users), Some(own.signers), own.client),
             None => (None, None, None, Client::new()),
         };
+        let authority = std::fs::read_to_string(directory.path().join("ca.pem"));
         let scheme = if tls.is_some() { "https" } else { "http" };
         let server = ApiServer::new(
             ApiServerConfig {
                 account_key: Some(Arc::new(account_key)),
                 tls,
+                authority: authority.ok().map(Arc::from),
                 users,
                 signers,
                 in_flight: options.in_flight,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::definitions::until;
 use super::{Options, TestServer};
 use rooflet_base::clock::{Clock, ManualClock};
 
@@ -152,4 +153,45 @@ async fn invalid_token_requests_are_rejected() {
         .await;
     assert_eq!(missing.code, 404, "{}", missing.body);
     assert_eq!(server.get(&path).await.code, 405);
+}
+
+#[tokio::test]
+async fn every_namespace_has_an_account_and_the_authority() {
+    let options = Options {
+        has_certificates: true,
+        ..Options::default()
+    };
+    let server = TestServer::start_with(options).await;
+    let account = |namespace: &str| format!("/api/v1/namespaces/{namespace}/serviceaccounts/default");
+    let map = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");
+    for namespace in ["default", "kube-system"] {
+        assert_eq!(server.get(&account(namespace)).await.code, 200, "{namespace}");
+        assert_eq!(server.get(&map(namespace)).await.code, 200, "{namespace}");
+    }
+    let team = json!({"metadata": {"name": "team"}});
+    assert_eq!(server.post("/api/v1/namespaces", &team).await.code, 201);
+    let exists = |code: u16, _: &Value| code == 200;
+    until(&server, &account("team"), "the account", exists).await;
+    until(&server, &map("team"), "the authority", exists).await;
+    let created = server.get(&map("team")).await.body;
+    let authority = std::fs::read_to_string(server.directory.path.path().join("ca.pem")).expect("a file");
+    assert_eq!(created["data"], json!({"ca.crt": authority}));
+    let owner = &created["metadata"]["managedFields"][0];
+    assert_eq!(owner["manager"], "kube-controller-manager", "{created}");
+
+    let uid = |body: &Value| body["metadata"]["uid"].clone();
+    let before = uid(&server.get(&account("team")).await.body);
+    assert_eq!(server.delete(&account("team")).await.code, 200);
+    let is_new = |code: u16, body: &Value| code == 200 && uid(body) != before;
+    until(&server, &account("team"), "another account", is_new).await;
+    assert_eq!(server.delete(&map("team")).await.code, 200);
+    until(&server, &map("team"), "the authority again", exists).await;
+    let changed = json!({"data": {"ca.crt": "other", "more": "text"}});
+    assert_eq!(server.merge(&map("team"), &changed).await.code, 200);
+    let is_repaired = |_: u16, body: &Value| body["data"] == created["data"];
+    until(&server, &map("team"), "the repaired authority", is_repaired).await;
+
+    let namespace = "/api/v1/namespaces/team";
+    assert_eq!(server.delete(namespace).await.code, 200);
+    until(&server, namespace, "deleted", |code, _| code == 404).await;
 }

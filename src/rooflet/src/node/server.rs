@@ -417,6 +417,7 @@ async fn start_api_server(
         token: token.clone(),
         account_key: Some(Arc::new(AccountKey::open(directory.as_std_path())?)),
         tls: Some(tls),
+        authority: Some(authority.certificate_pem().into()),
         users: Some(users),
         signers: Some(signers),
         in_flight: config.in_flight,
