@@ -2,8 +2,10 @@
 //! `kubectl create namespace`, send built-in kinds in this encoding only.
 //!
 //! The envelope consists of four bytes and a message with kind and object. The object is converted
-//! to the JSON form of the same request.
+//! to and from the JSON form of the same object.
 
+mod definition;
+mod encode;
 mod messages;
 
 use base64::Engine as _;
@@ -12,11 +14,16 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::time::{format_micro_time, format_time};
+use definition::JSON_SCHEMA;
 use messages::{Field, Shape, UNKNOWN, list, one};
+
+pub use encode::{EncodeProtobufError, from_json, watch_frame};
 
 /// Media type of the bodies.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
+/// Maximum depth of nested messages, which limits the recursion of the decoder.
+const DEPTH_MAX: usize = 128;
 
 /// Error of a body that is not a Kubernetes protobuf object.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +38,10 @@ pub enum DecodeProtobufError {
     CutOff,
     #[error("a varint is too long")]
     Number,
+    #[error("more than {DEPTH_MAX} nested messages")]
+    Depth,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
     #[error(transparent)]
     Length(#[from] std::num::TryFromIntError),
     #[error("wire type {0} is not supported")]
@@ -54,7 +65,7 @@ type Result<T> = std::result::Result<T, DecodeProtobufError>;
 /// Converts the object of a body to JSON.
 pub fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     let envelope = body.strip_prefix(MAGIC).ok_or(DecodeProtobufError::Magic)?;
-    let envelope = message(envelope, UNKNOWN)?;
+    let envelope = message(envelope, UNKNOWN, 0)?;
     if envelope["contentEncoding"]
         .as_str()
         .is_some_and(|encoding| !encoding.is_empty())
@@ -68,7 +79,7 @@ pub fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     let Some(fields) = messages::fields_of(&version, &kind) else {
         return Err(DecodeProtobufError::Kind { kind, version });
     };
-    let mut object = message(&raw, fields)?;
+    let mut object = message(&raw, fields, 0)?;
     if let (Some(object), Some(kind)) = (object.as_object_mut(), envelope["typeMeta"].as_object()) {
         let type_members = kind.iter().filter(|(_, text)| *text != "");
         object.extend(type_members.map(|(key, text)| (key.clone(), text.clone())));
@@ -126,7 +137,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
+fn message(bytes: &[u8], fields: &[Field], depth: usize) -> Result<Value> {
+    if depth > DEPTH_MAX {
+        return Err(DecodeProtobufError::Depth);
+    }
+    let depth = depth + 1;
     let mut reader = Reader(bytes);
     let mut object = Map::new();
     while let Some((number, wire)) = reader.field()? {
@@ -135,12 +150,12 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
             continue;
         };
         if let Shape::Map(values) = field.shape {
-            let (key, value) = entry(&wire, values)?;
+            let (key, value) = entry(&wire, values, depth)?;
             let map = object.entry(field.name).or_insert_with(|| json!({}));
             map[key] = value;
             continue;
         }
-        let value = value(&wire, field.shape).map_err(|err| DecodeProtobufError::Field {
+        let value = value(&wire, field.shape, depth).map_err(|err| DecodeProtobufError::Field {
             name: field.name,
             reason: Box::new(err),
         })?;
@@ -148,54 +163,117 @@ fn message(bytes: &[u8], fields: &[Field]) -> Result<Value> {
             Some(items) if field.is_list => items.push(value),
             None if field.is_list => drop(object.insert(field.name.to_owned(), json!([value]))),
             // Go encodes unset texts as empty texts, and unset counts as zero.
-            Some(_) | None if value == "" => {}
+            Some(_) | None if value == "" && !matches!(field.shape, Shape::Json) => {}
             Some(_) | None if value == 0 && matches!(field.shape, Shape::Count) => {}
+            Some(_) | None if value == false && matches!(field.shape, Shape::Flag) => {}
             Some(_) | None => drop(object.insert(field.name.to_owned(), value)),
         }
     }
     Ok(Value::Object(object))
 }
 
-fn value(wire: &Wire<'_>, shape: Shape) -> Result<Value> {
+fn value(wire: &Wire<'_>, shape: Shape, depth: usize) -> Result<Value> {
     match (wire, shape) {
         (Wire::Bytes(bytes), Shape::Text) => {
             let text = std::str::from_utf8(bytes)?;
             Ok(json!(text))
         }
         (Wire::Bytes(bytes), Shape::Bytes) => Ok(json!(BASE64.encode(bytes))),
-        (Wire::Bytes(bytes), Shape::Message(fields)) => message(bytes, fields),
+        (Wire::Bytes(bytes), Shape::Message(fields)) => message(bytes, fields, depth),
+        (Wire::Bytes(bytes), Shape::Schema) => message(bytes, JSON_SCHEMA, depth),
+        (Wire::Bytes(bytes), Shape::SchemaOrArray) => schema_or_list(bytes, Shape::Schema, depth),
+        (Wire::Bytes(bytes), Shape::SchemaOrTexts) => schema_or_list(bytes, Shape::Text, depth),
+        (Wire::Bytes(bytes), Shape::SchemaOrBool) => schema_or_bool(bytes, depth),
+        (Wire::Bytes(bytes), Shape::Json) => raw_json(bytes, depth),
+        (Wire::Bytes(bytes), Shape::Double) => double(bytes),
         (Wire::Bytes(bytes), Shape::Texts) => {
-            let mut texts = message(bytes, &[list(1, "items", Shape::Text)])?;
+            let mut texts = message(bytes, &[list(1, "items", Shape::Text)], depth)?;
             let texts = texts["items"].take();
             Ok(if texts.is_null() { json!([]) } else { texts })
         }
-        (Wire::Bytes(bytes), Shape::Time) => time(bytes, format_time),
-        (Wire::Bytes(bytes), Shape::MicroTime) => time(bytes, format_micro_time),
+        (Wire::Bytes(bytes), Shape::Time) => time(bytes, format_time, depth),
+        (Wire::Bytes(bytes), Shape::MicroTime) => time(bytes, format_micro_time, depth),
         (Wire::Number(number), Shape::Integer | Shape::Count) => Ok(json!(number.cast_signed())),
-        (Wire::Number(number), Shape::Bool) => Ok(json!(*number != 0)),
+        (Wire::Number(number), Shape::Bool | Shape::Flag) => Ok(json!(*number != 0)),
         (Wire::Bytes(_) | Wire::Number(_), _) => Err(DecodeProtobufError::Type),
     }
 }
 
+/// Decodes a schema in field 1, or a list in field 2.
+fn schema_or_list(bytes: &[u8], items: Shape, depth: usize) -> Result<Value> {
+    let fields = [one(1, "schema", Shape::Schema), list(2, "list", items)];
+    let mut members = message(bytes, &fields, depth)?;
+    let listed = members["list"].take();
+    Ok(if listed.is_null() {
+        members["schema"].take()
+    } else {
+        listed
+    })
+}
+
+/// Decodes a truth value in field 1, or a schema in field 2.
+fn schema_or_bool(bytes: &[u8], depth: usize) -> Result<Value> {
+    let fields = [one(1, "allows", Shape::Bool), one(2, "schema", Shape::Schema)];
+    let mut members = message(bytes, &fields, depth)?;
+    let schema = members["schema"].take();
+    Ok(if schema.is_null() {
+        json!(members["allows"] == true)
+    } else {
+        schema
+    })
+}
+
+/// Decodes JSON in field 1.
+fn raw_json(bytes: &[u8], depth: usize) -> Result<Value> {
+    let members = message(bytes, &[one(1, "raw", Shape::Text)], depth)?;
+    match members["raw"].as_str() {
+        Some(text) => Ok(serde_json::from_str(text)?),
+        None => Ok(Value::Null),
+    }
+}
+
+/// Decodes eight bytes. Whole numbers have no decimals in JSON.
+fn double(bytes: &[u8]) -> Result<Value> {
+    let bytes = bytes.try_into().map_err(|_| DecodeProtobufError::Type)?;
+    let double = f64::from_le_bytes(bytes);
+    let is_whole = double.fract() == 0.0 && double.abs() < 2f64.powi(53);
+    Ok(if is_whole {
+        json!(double as i64)
+    } else {
+        json!(double)
+    })
+}
+
 /// Decodes a map entry: field 1 is the key, field 2 the value.
-fn entry(wire: &Wire<'_>, shape: &Shape) -> Result<(String, Value)> {
+fn entry(wire: &Wire<'_>, shape: &Shape, depth: usize) -> Result<(String, Value)> {
     let Wire::Bytes(bytes) = wire else {
         return Err(DecodeProtobufError::MapEntry);
     };
     let fields = [one(1, "key", Shape::Text), one(2, "value", *shape)];
-    let mut entry = message(bytes, &fields)?;
+    let mut entry = message(bytes, &fields, depth)?;
     let key = entry["key"].as_str().unwrap_or_default().to_owned();
     let value = entry["value"].take();
-    Ok((key, if value.is_null() { json!("") } else { value }))
+    // Go encodes an empty message or text like an absent one.
+    if !value.is_null() {
+        return Ok((key, value));
+    }
+    let is_list = matches!(shape, Shape::Texts);
+    let is_message = matches!(shape, Shape::Schema);
+    let empty = match (is_list, is_message) {
+        (true, _) => json!([]),
+        (false, true) => json!({}),
+        (false, false) => json!(""),
+    };
+    Ok((key, empty))
 }
 
 /// Decodes seconds and nanoseconds. An unset time is empty.
-fn time(bytes: &[u8], format: fn(Timestamp) -> String) -> Result<Value> {
+fn time(bytes: &[u8], format: fn(Timestamp) -> String, depth: usize) -> Result<Value> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
     let fields = [one(1, "seconds", Shape::Integer), one(2, "nanos", Shape::Integer)];
-    let parts = message(bytes, &fields)?;
+    let parts = message(bytes, &fields, depth)?;
     let part = |name: &str| parts[name].as_i64().unwrap_or_default();
     let nanos = i32::try_from(part("nanos"))?;
     let time = Timestamp::new(part("seconds"), nanos)?;

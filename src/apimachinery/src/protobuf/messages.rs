@@ -1,5 +1,7 @@
-//! Fields of the Kubernetes messages that the server reads. The numbers are those of the upstream
+//! Fields of the Kubernetes messages that the server reads and writes. The numbers are those of the upstream
 //! `generated.proto` files.
+
+use super::definition::CUSTOM_RESOURCE_DEFINITION;
 
 /// Conversion of a field to JSON.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +14,9 @@ pub(super) enum Shape {
     /// Number that Go encodes as zero if it is unset.
     Count,
     Bool,
+    /// Truth value that Go encodes as false if it is unset.
+    Flag,
+    Double,
     /// Time in seconds.
     Time,
     /// Time in microseconds.
@@ -21,6 +26,16 @@ pub(super) enum Shape {
     Map(&'static Shape),
     /// Message that only contains a list of texts; a list in JSON.
     Texts,
+    /// Message that only contains JSON as text.
+    Json,
+    /// Schema of a definition, which may contain schemas.
+    Schema,
+    /// Message with a schema, or a list of schemas.
+    SchemaOrArray,
+    /// Message with a truth value, or a schema.
+    SchemaOrBool,
+    /// Message with a schema, or a list of texts.
+    SchemaOrTexts,
 }
 
 #[derive(Debug)]
@@ -47,7 +62,7 @@ pub(super) const fn list(number: u64, name: &'static str, shape: Shape) -> Field
     }
 }
 
-/// Returns the fields of a kind, or `None` if the server does not read the kind in protobuf.
+/// Returns the fields of a kind, or `None` if the kind has no protobuf form.
 pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
     Some(match (api_version, kind) {
         ("v1", "Namespace") => NAMESPACE,
@@ -69,14 +84,17 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
         ("authorization.k8s.io/v1", "SubjectAccessReview" | "LocalSubjectAccessReview") => {
             SUBJECT_ACCESS_REVIEW
         }
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => CUSTOM_RESOURCE_DEFINITION,
+        ("autoscaling/v1", "Scale") => SCALE,
+        ("v1", "Status") => STATUS,
+        ("meta.k8s.io/v1" | "meta.k8s.io/v1beta1", "PartialObjectMetadata") => PARTIAL_OBJECT_METADATA,
         // Clients send the version of the deleted object or of the options.
         (_, "DeleteOptions") => DELETE_OPTIONS,
         _ => return None,
     })
 }
 
-/// Omits `managedFields`. An update without them keeps the stored ones.
-const OBJECT_META: &[Field] = &[
+pub(super) const OBJECT_META: &[Field] = &[
     one(1, "name", Shape::Text),
     one(2, "generateName", Shape::Text),
     one(3, "namespace", Shape::Text),
@@ -90,6 +108,67 @@ const OBJECT_META: &[Field] = &[
     one(12, "annotations", Shape::Map(&Shape::Text)),
     list(13, "ownerReferences", Shape::Message(OWNER_REFERENCE)),
     list(14, "finalizers", Shape::Text),
+    list(17, "managedFields", Shape::Message(MANAGED_FIELDS_ENTRY)),
+];
+
+const MANAGED_FIELDS_ENTRY: &[Field] = &[
+    one(1, "manager", Shape::Text),
+    one(2, "operation", Shape::Text),
+    one(3, "apiVersion", Shape::Text),
+    one(4, "time", Shape::Time),
+    one(6, "fieldsType", Shape::Text),
+    one(7, "fieldsV1", Shape::Json),
+    one(8, "subresource", Shape::Text),
+];
+
+const SCALE: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(2, "spec", Shape::Message(&[one(1, "replicas", Shape::Count)])),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            one(1, "replicas", Shape::Integer),
+            one(2, "selector", Shape::Text),
+        ]),
+    ),
+];
+
+/// Metadata of lists.
+pub(super) const LIST_META: &[Field] = &[
+    one(2, "resourceVersion", Shape::Text),
+    one(3, "continue", Shape::Text),
+    one(4, "remainingItemCount", Shape::Integer),
+];
+
+const PARTIAL_OBJECT_METADATA: &[Field] = &[one(1, "metadata", Shape::Message(OBJECT_META))];
+
+const STATUS: &[Field] = &[
+    one(1, "metadata", Shape::Message(LIST_META)),
+    one(2, "status", Shape::Text),
+    one(3, "message", Shape::Text),
+    one(4, "reason", Shape::Text),
+    one(
+        5,
+        "details",
+        Shape::Message(&[
+            one(1, "name", Shape::Text),
+            one(2, "group", Shape::Text),
+            one(3, "kind", Shape::Text),
+            list(
+                4,
+                "causes",
+                Shape::Message(&[
+                    one(1, "reason", Shape::Text),
+                    one(2, "message", Shape::Text),
+                    one(3, "field", Shape::Text),
+                ]),
+            ),
+            one(5, "retryAfterSeconds", Shape::Count),
+            one(6, "uid", Shape::Text),
+        ]),
+    ),
+    one(6, "code", Shape::Count),
 ];
 
 const OWNER_REFERENCE: &[Field] = &[
@@ -104,7 +183,24 @@ const OWNER_REFERENCE: &[Field] = &[
 const NAMESPACE: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "spec", Shape::Message(&[list(1, "finalizers", Shape::Text)])),
-    one(3, "status", Shape::Message(&[one(1, "phase", Shape::Text)])),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            one(1, "phase", Shape::Text),
+            list(
+                2,
+                "conditions",
+                Shape::Message(&[
+                    one(1, "type", Shape::Text),
+                    one(2, "status", Shape::Text),
+                    one(4, "lastTransitionTime", Shape::Time),
+                    one(5, "reason", Shape::Text),
+                    one(6, "message", Shape::Text),
+                ]),
+            ),
+        ]),
+    ),
 ];
 
 const CONFIG_MAP: &[Field] = &[
@@ -161,6 +257,14 @@ const TOKEN_REQUEST: &[Field] = &[
                 ]),
             ),
             one(4, "expirationSeconds", Shape::Integer),
+        ]),
+    ),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            one(1, "token", Shape::Text),
+            one(2, "expirationTimestamp", Shape::Time),
         ]),
     ),
 ];
@@ -236,6 +340,7 @@ const CERTIFICATE_SIGNING_REQUEST: &[Field] = &[
             one(3, "uid", Shape::Text),
             list(4, "groups", Shape::Text),
             list(5, "usages", Shape::Text),
+            one(6, "extra", Shape::Map(&Shape::Texts)),
             one(7, "signerName", Shape::Text),
             one(8, "expirationSeconds", Shape::Integer),
         ]),
@@ -318,9 +423,21 @@ const ROLE_BINDING: &[Field] = &[
     ),
 ];
 
-// The server sets the status of reviews and ignores that of a request.
+const USER_INFO: &[Field] = &[
+    one(1, "username", Shape::Text),
+    one(2, "uid", Shape::Text),
+    list(3, "groups", Shape::Text),
+    one(4, "extra", Shape::Map(&Shape::Texts)),
+];
 
-const SELF_SUBJECT_REVIEW: &[Field] = &[one(1, "metadata", Shape::Message(OBJECT_META))];
+const SELF_SUBJECT_REVIEW: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "status",
+        Shape::Message(&[one(1, "userInfo", Shape::Message(USER_INFO))]),
+    ),
+];
 
 const TOKEN_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
@@ -328,6 +445,16 @@ const TOKEN_REVIEW: &[Field] = &[
         2,
         "spec",
         Shape::Message(&[one(1, "token", Shape::Text), list(2, "audiences", Shape::Text)]),
+    ),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            one(1, "authenticated", Shape::Flag),
+            one(2, "user", Shape::Message(USER_INFO)),
+            one(3, "error", Shape::Text),
+            list(4, "audiences", Shape::Text),
+        ]),
     ),
 ];
 
@@ -350,6 +477,13 @@ const RESOURCE_ATTRIBUTES: &[Field] = &[
 
 const NON_RESOURCE_ATTRIBUTES: &[Field] = &[one(1, "path", Shape::Text), one(2, "verb", Shape::Text)];
 
+const ACCESS_STATUS: &[Field] = &[
+    one(1, "allowed", Shape::Bool),
+    one(2, "reason", Shape::Text),
+    one(3, "evaluationError", Shape::Text),
+    one(4, "denied", Shape::Flag),
+];
+
 const SELF_SUBJECT_ACCESS_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
@@ -364,11 +498,38 @@ const SELF_SUBJECT_ACCESS_REVIEW: &[Field] = &[
             ),
         ]),
     ),
+    one(3, "status", Shape::Message(ACCESS_STATUS)),
 ];
 
 const SELF_SUBJECT_RULES_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "spec", Shape::Message(&[one(1, "namespace", Shape::Text)])),
+    one(
+        3,
+        "status",
+        Shape::Message(&[
+            list(
+                1,
+                "resourceRules",
+                Shape::Message(&[
+                    list(1, "verbs", Shape::Text),
+                    list(2, "apiGroups", Shape::Text),
+                    list(3, "resources", Shape::Text),
+                    list(4, "resourceNames", Shape::Text),
+                ]),
+            ),
+            list(
+                2,
+                "nonResourceRules",
+                Shape::Message(&[
+                    list(1, "verbs", Shape::Text),
+                    list(2, "nonResourceURLs", Shape::Text),
+                ]),
+            ),
+            one(3, "incomplete", Shape::Bool),
+            one(4, "evaluationError", Shape::Text),
+        ]),
+    ),
 ];
 
 const SUBJECT_ACCESS_REVIEW: &[Field] = &[
@@ -389,6 +550,7 @@ const SUBJECT_ACCESS_REVIEW: &[Field] = &[
             one(6, "uid", Shape::Text),
         ]),
     ),
+    one(3, "status", Shape::Message(ACCESS_STATUS)),
 ];
 
 const DELETE_OPTIONS: &[Field] = &[

@@ -27,7 +27,7 @@ impl Api {
         let snapshot = self.engine.registry.snapshot();
         let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.is_pretty(), value));
         let encoded = |value: &Value| {
-            let encoding = negotiate::output(request.accept())?.encoding;
+            let encoding = negotiate::output(request.accept(), false)?.encoding;
             let pretty = request.is_pretty();
             Ok(reply::encoded(StatusCode::OK, encoding, pretty, to_bytes(value)))
         };

@@ -1,9 +1,10 @@
-//! Parsing of request bodies: JSON or YAML 1.1, with detection of duplicate fields.
+//! Parsing of request bodies: JSON, YAML 1.1 or protobuf, with detection of duplicate fields.
 
 use serde_json::Value;
 
 use crate::endpoints::negotiate::Encoding;
 use rooflet_apimachinery::json_syntax;
+use rooflet_apimachinery::protobuf::{self, DecodeProtobufError};
 use rooflet_apimachinery::schema::strict;
 use rooflet_apimachinery::schema::strict::StrictJson;
 use rooflet_base::yaml;
@@ -19,7 +20,7 @@ pub(crate) struct Body {
     pub duplicates: Vec<String>,
 }
 
-/// Error of a body that is not JSON or YAML. Its text follows `json parse error: ` or `yaml: `.
+/// Error of a body in the wrong encoding. Its text follows `json parse error: ` or `yaml: `.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ParseBodyError {
     #[error("{0}")]
@@ -30,6 +31,8 @@ pub(crate) enum ParseBodyError {
     Utf8(#[from] std::str::Utf8Error),
     #[error(transparent)]
     Yaml(#[from] yaml::YamlError),
+    #[error(transparent)]
+    Protobuf(#[from] DecodeProtobufError),
 }
 
 /// Parses a body.
@@ -40,6 +43,7 @@ pub(crate) fn parse(bytes: &[u8], encoding: Encoding) -> Result<Body, ParseBodyE
             let text = std::str::from_utf8(bytes)?;
             yaml::from_str_with_repeated_keys(text)?
         }
+        Encoding::Protobuf => parse_json(&protobuf::to_json(bytes)?)?,
     };
     Ok(Body { value, duplicates })
 }

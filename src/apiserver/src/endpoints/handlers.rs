@@ -1,6 +1,5 @@
 //! Handling of requests: admission, routing, and one function per verb.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,7 +33,6 @@ use crate::metrics::ApiServerMetrics;
 use crate::object;
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_bytes};
 use crate::status::{ApiError, deleted};
-use rooflet_apimachinery::protobuf::{self, PROTOBUF};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
 use rooflet_pki::{AccountKey, Token, UserCertificates};
@@ -305,16 +303,22 @@ impl Api {
             media,
             include,
         };
+        let Some(content_type) = media.encoding.watch_content_type() else {
+            return Err(ApiError::not_acceptable(&[
+                "application/json;stream=watch",
+                negotiate::PROTOBUF_WATCH,
+            ]));
+        };
         let open = OpenWatch::new(self.metrics.watches.clone());
         let frames = watch::start(&self.engine, request, self.stop.clone(), open).await?;
-        Ok(reply::stream(frames))
+        Ok(reply::stream(content_type, frames))
     }
 
     async fn create(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let media = call.media()?;
         let (body, encoding) = call.body()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
-        let working = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
+        let working = request_body(&call.resource, body, encoding, options.validation, warnings)?;
         let written = self
             .engine
             .create(&call.target(), working, options, warnings)
@@ -332,7 +336,7 @@ impl Api {
         let media = call.media()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
         let (body, encoding) = call.body()?;
-        let working = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
+        let working = request_body(&call.resource, body, encoding, options.validation, warnings)?;
         let edit = Edit::Replace(working);
         let written = self
             .engine
@@ -395,9 +399,10 @@ impl Api {
             return Err(call.unsupported(Verb::Update));
         };
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Update)?;
-        let encoding = negotiate::input(call.request.content_type())?;
-        let body = crate::endpoints::body::parse(&call.request.body, encoding).map_err(|err| {
-            let summary = crate::endpoints::body::summary(&call.request.body);
+        call.media()?;
+        let (bytes, encoding) = call.body()?;
+        let body = crate::endpoints::body::parse(bytes, encoding).map_err(|err| {
+            let summary = crate::endpoints::body::summary(bytes);
             ApiError::bad_request(format!(
                 "the object provided is unrecognized (must be of type Scale): couldn't get version/kind; json parse \
                  error: {err} ({summary})"
@@ -426,7 +431,13 @@ impl Api {
                 let object = record.json();
                 let uid = object::uid(&object);
                 let status = deleted(&call.resource.group_resource(), &target.name, uid);
-                Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &status))
+                let pretty = call.request.is_pretty();
+                Ok(reply::encoded(
+                    StatusCode::OK,
+                    media.encoding,
+                    pretty,
+                    to_bytes(&status),
+                ))
             }
         }
     }
@@ -464,8 +475,9 @@ impl Api {
         if bytes.is_empty() {
             return DeleteOptions::parse(&call.request.query, None);
         }
-        let (bytes, encoding) = call.body()?;
-        let body = crate::endpoints::body::parse(&bytes, encoding).map_err(|err| {
+        // The options have a protobuf form for all kinds.
+        let encoding = negotiate::input(call.request.content_type(), true)?;
+        let body = crate::endpoints::body::parse(bytes, encoding).map_err(|err| {
             ApiError::bad_request(format!("couldn't get version/kind; json parse error: {err}"))
         })?;
         let kind = body.value["kind"].as_str().unwrap_or("DeleteOptions");
@@ -531,7 +543,8 @@ impl Api {
             ResultObject::Record(record) => scale_of(&call.resource.view(record), paths)?,
             ResultObject::Value(working) => scale_of(working, paths)?,
         };
-        Ok(reply::json(StatusCode::OK, call.request.is_pretty(), &scale))
+        let (encoding, pretty) = (call.media()?.encoding, call.request.is_pretty());
+        Ok(reply::encoded(StatusCode::OK, encoding, pretty, to_bytes(&scale)))
     }
 }
 
@@ -541,17 +554,18 @@ impl Call<'_> {
         if self.resource.custom().is_none() && !negotiate::names_known_type(accept) {
             return Err(ApiError::no_representation(&negotiate::SERVED));
         }
-        negotiate::output(accept)
+        negotiate::output(accept, self.in_protobuf())
     }
 
     /// Returns the body and its encoding.
-    pub(super) fn body(&self) -> Result<(Cow<'_, [u8]>, Encoding), ApiError> {
-        let (content_type, body) = (self.request.content_type(), &self.request.body);
-        if negotiate::essence(content_type) == PROTOBUF && reads_protobuf(&self.resource) {
-            let json = protobuf::to_json(body).map_err(|err| ApiError::bad_request(err.to_string()))?;
-            return Ok((Cow::Owned(json), Encoding::Json));
-        }
-        Ok((Cow::Borrowed(body), negotiate::input(content_type)?))
+    pub(super) fn body(&self) -> Result<(&[u8], Encoding), ApiError> {
+        let encoding = negotiate::input(self.request.content_type(), self.in_protobuf())?;
+        Ok((&self.request.body[..], encoding))
+    }
+
+    /// Returns true if the objects of the request have a protobuf form.
+    fn in_protobuf(&self) -> bool {
+        self.resource.custom().is_none() || self.subresource == Some(Subresource::Scale)
     }
 
     pub(super) fn target(&self) -> Target {
@@ -589,12 +603,6 @@ impl Call<'_> {
             ApiError::no_such_method()
         }
     }
-}
-
-/// Returns true if bodies of this kind are accepted in protobuf. kube-apiserver accepts definitions
-/// too; clients send them as JSON.
-fn reads_protobuf(resource: &Resource) -> bool {
-    resource.custom().is_none() && !resource.is(BuiltIn::CustomResourceDefinition)
 }
 
 /// Returns the Kubernetes verb of a request.

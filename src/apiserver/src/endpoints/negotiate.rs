@@ -5,8 +5,9 @@ use rooflet_apimachinery::protobuf::PROTOBUF;
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
-/// Media types of kube-apiserver's responses. This server sends JSON to clients that prefer protobuf.
+/// Media types of responses.
 pub(crate) const SERVED: [&str; 3] = [JSON, YAML, PROTOBUF];
+pub(crate) const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 const META_GROUP: &str = "meta.k8s.io";
 
 /// Requested form of the response.
@@ -39,6 +40,8 @@ impl MetaVersion {
 pub(crate) enum Encoding {
     Json,
     Yaml,
+    /// Of built-in kinds, and of the metadata of all kinds.
+    Protobuf,
 }
 
 impl Encoding {
@@ -46,6 +49,16 @@ impl Encoding {
         match self {
             Self::Json => JSON,
             Self::Yaml => YAML,
+            Self::Protobuf => PROTOBUF,
+        }
+    }
+
+    /// Returns the type of the frames of a watch, or `None` if watches do not use the encoding.
+    pub(crate) fn watch_content_type(self) -> Option<&'static str> {
+        match self {
+            Self::Json => Some(JSON),
+            Self::Yaml => None,
+            Self::Protobuf => Some(PROTOBUF_WATCH),
         }
     }
 }
@@ -110,14 +123,23 @@ pub(crate) fn clauses(accept: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Selects the response form for a resource: the first supported clause.
-pub(crate) fn output(accept: &str) -> Result<OutputMedia, ApiError> {
+/// Selects the response form for a resource: the first supported clause. `in_protobuf` is true for
+/// resources whose objects have a protobuf form.
+pub(crate) fn output(accept: &str, in_protobuf: bool) -> Result<OutputMedia, ApiError> {
     if accept.is_empty() || accept == JSON {
         return Ok(OutputMedia::JSON);
     }
     clauses(accept)
         .iter()
-        .find_map(output_of)
+        .filter_map(output_of)
+        .find(|media| {
+            media.encoding != Encoding::Protobuf
+                || match media.conversion {
+                    Conversion::Object => in_protobuf,
+                    Conversion::Table(_) => false,
+                    Conversion::PartialObjectMetadata(_) | Conversion::PartialObjectMetadataList(_) => true,
+                }
+        })
         .ok_or_else(|| ApiError::not_acceptable(&SERVED))
 }
 
@@ -130,15 +152,20 @@ pub(crate) fn names_known_type(accept: &str) -> bool {
     accept.is_empty() || clauses(accept).iter().any(is_known)
 }
 
-/// Returns the encoding of an error.
+/// Returns the encoding of an error: that of the first supported clause without a conversion.
 pub(crate) fn error_encoding(accept: &str) -> Encoding {
-    output(accept).map_or(Encoding::Json, |media| media.encoding)
+    let clauses = clauses(accept);
+    let mut supported = clauses.iter().filter_map(output_of);
+    supported
+        .find(|media| media.conversion == Conversion::Object)
+        .map_or(Encoding::Json, |media| media.encoding)
 }
 
 fn output_of(clause: &Clause<'_>) -> Option<OutputMedia> {
     let encoding = match clause.media_type {
         JSON | "*/*" | "application/*" => Encoding::Json,
         YAML => Encoding::Yaml,
+        PROTOBUF => Encoding::Protobuf,
         _ => return None,
     };
     let version = match (clause.parameter("g"), clause.parameter("v")) {
@@ -157,11 +184,13 @@ fn output_of(clause: &Clause<'_>) -> Option<OutputMedia> {
     Some(OutputMedia { encoding, conversion })
 }
 
-/// Returns the encoding of a request body.
-pub(crate) fn input(content_type: &str) -> Result<Encoding, ApiError> {
+/// Returns the encoding of a request body. `in_protobuf` is true for resources whose objects have a
+/// protobuf form.
+pub(crate) fn input(content_type: &str, in_protobuf: bool) -> Result<Encoding, ApiError> {
     match essence(content_type).as_str() {
         "" | JSON => Ok(Encoding::Json),
         YAML => Ok(Encoding::Yaml),
+        PROTOBUF if in_protobuf => Ok(Encoding::Protobuf),
         _ => Err(ApiError::unsupported_media_type(&[JSON, YAML, PROTOBUF])),
     }
 }
@@ -179,9 +208,13 @@ pub(crate) fn essence(content_type: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builtin::BuiltIn;
+    use crate::registry::resource::Resource;
+    use serde_json::json;
 
     fn check(accept: &str, expect: Conversion) {
-        assert_eq!(output(accept).expect(accept).conversion, expect, "{accept}");
+        let media = output(accept, false).expect(accept);
+        assert_eq!(media.conversion, expect, "{accept}");
     }
 
     #[test]
@@ -208,13 +241,13 @@ mod tests {
             "text/html, application/json;q=0.2, application/yaml;q=0.9",
             Conversion::Object,
         );
-        let yaml = output("application/json;q=0.2, application/yaml;q=0.9").expect("acceptable");
+        let yaml = output("application/json;q=0.2, application/yaml;q=0.9", true).expect("acceptable");
         assert_eq!(yaml.encoding, Encoding::Yaml);
     }
 
     #[test]
     fn unsupported_accept_returns_406_with_supported_types() {
-        let err = output("application/vnd.kubernetes.protobuf").expect_err("protobuf is not served");
+        let err = output("text/html", true).expect_err("not supported");
         assert_eq!(err.code(), http::StatusCode::NOT_ACCEPTABLE);
         assert_eq!(
             err.message(),
@@ -224,16 +257,63 @@ mod tests {
     }
 
     #[test]
+    fn protobuf_is_for_built_in_objects_and_all_metadata() {
+        let check = |accept: &str, in_protobuf: bool, expect: Option<Encoding>| {
+            let found = output(accept, in_protobuf).ok().map(|media| media.encoding);
+            assert_eq!(found, expect, "{accept} {in_protobuf}");
+        };
+        let (protobuf, json) = (Some(Encoding::Protobuf), Some(Encoding::Json));
+        check(PROTOBUF, true, protobuf);
+        check(PROTOBUF, false, None);
+        check(
+            "application/vnd.kubernetes.protobuf,application/json",
+            true,
+            protobuf,
+        );
+        check(
+            "application/vnd.kubernetes.protobuf,application/json",
+            false,
+            json,
+        );
+        check("application/vnd.kubernetes.protobuf;stream=watch", true, protobuf);
+        let partial = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        check(partial, false, protobuf);
+        let table = "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1";
+        check(table, true, None);
+    }
+
+    #[test]
+    fn every_built_in_kind_has_a_protobuf_form() {
+        for kind in BuiltIn::ALL {
+            let resource = Resource::built_in(kind);
+            let kind = json!({"apiVersion": resource.api_version(), "kind": resource.kind});
+            rooflet_apimachinery::protobuf::from_json(&kind).expect("a protobuf form");
+        }
+    }
+
+    #[test]
+    fn errors_have_the_first_encoding_without_conversion() {
+        let partial = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        assert_eq!(error_encoding(PROTOBUF), Encoding::Protobuf);
+        assert_eq!(error_encoding(partial), Encoding::Json);
+        assert_eq!(error_encoding(&format!("{partial},{YAML}")), Encoding::Yaml);
+        assert_eq!(error_encoding(""), Encoding::Json);
+        assert_eq!(error_encoding("text/html"), Encoding::Json);
+    }
+
+    #[test]
     fn bodies_default_to_json() {
-        assert_eq!(input("").expect("default"), Encoding::Json);
+        assert_eq!(input("", false).expect("default"), Encoding::Json);
         assert_eq!(
-            input("Application/JSON; charset=utf-8").expect("json"),
+            input("Application/JSON; charset=utf-8", false).expect("json"),
             Encoding::Json
         );
-        assert_eq!(input("application/yaml").expect("yaml"), Encoding::Yaml);
+        assert_eq!(input("application/yaml", false).expect("yaml"), Encoding::Yaml);
         assert_eq!(
-            input("text/plain").expect_err("unknown").code(),
+            input("text/plain", true).expect_err("unknown").code(),
             http::StatusCode::UNSUPPORTED_MEDIA_TYPE
         );
+        assert_eq!(input(PROTOBUF, true).expect("built-in"), Encoding::Protobuf);
+        assert!(input(PROTOBUF, false).is_err());
     }
 }

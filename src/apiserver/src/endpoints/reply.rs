@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::endpoints::negotiate::{Encoding, JSON};
 use crate::registry::resource::to_bytes;
 use crate::status::ApiError;
+use rooflet_apimachinery::protobuf;
 use rooflet_base::yaml;
 
 pub(crate) type ApiBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -33,7 +34,7 @@ pub(crate) fn bytes(code: StatusCode, content_type: &'static str, body: impl Int
     reply
 }
 
-/// Returns a response with serialized JSON, optionally indented or converted to YAML.
+/// Returns a response with serialized JSON, optionally indented or converted to YAML or protobuf.
 pub(crate) fn encoded(code: StatusCode, encoding: Encoding, pretty: bool, json: Bytes) -> Reply {
     match encoding {
         Encoding::Json if !pretty => bytes(code, JSON, json),
@@ -50,6 +51,15 @@ pub(crate) fn encoded(code: StatusCode, encoding: Encoding, pretty: bool, json: 
             match text {
                 Some(text) => bytes(code, encoding.content_type(), text),
                 None => bytes(code, JSON, json),
+            }
+        }
+        Encoding::Protobuf => {
+            let object = serde_json::from_slice::<Value>(&json).map_err(|err| err.to_string());
+            let encoded =
+                object.and_then(|object| protobuf::from_json(&object).map_err(|err| err.to_string()));
+            match encoded {
+                Ok(body) => bytes(code, encoding.content_type(), body),
+                Err(reason) => error(&ApiError::internal(reason), Encoding::Json, pretty),
             }
         }
     }
@@ -74,12 +84,15 @@ pub(crate) fn error(err: &ApiError, encoding: Encoding, pretty: bool) -> Reply {
 }
 
 /// Returns a streaming response. Headers are sent before the first frame.
-pub(crate) fn stream(frames: impl Stream<Item = Bytes> + Send + 'static) -> Reply {
+pub(crate) fn stream(
+    content_type: &'static str,
+    frames: impl Stream<Item = Bytes> + Send + 'static,
+) -> Reply {
     let body = StreamBody::new(frames.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes))));
     let mut reply = Response::new(body.boxed_unsync());
     reply
         .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     reply.headers_mut().insert(
         header::CACHE_CONTROL,
         HeaderValue::from_static("no-cache, private"),

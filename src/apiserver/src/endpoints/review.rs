@@ -26,7 +26,7 @@ impl Api {
         let media = call.media()?;
         let (body, encoding) = call.body()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
-        let mut object = request_body(&call.resource, &body, encoding, options.validation, warnings)?;
+        let mut object = request_body(&call.resource, body, encoding, options.validation, warnings)?;
         let namespace = call.path.namespace.as_deref();
         if let Some(namespace) = namespace {
             set_namespace(&mut object, namespace)?;

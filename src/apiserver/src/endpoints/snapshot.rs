@@ -25,12 +25,11 @@ impl Api {
         });
         let copied = copied.await.map_err(|err| ApiError::internal(err.to_string()))?;
         let (file, length) = copied.map_err(ApiError::internal)?;
-        let mut reply = reply::stream(Box::pin(stream::unfold(file, next_chunk)));
-        let headers = reply.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/octet-stream"),
+        let mut reply = reply::stream(
+            "application/octet-stream",
+            Box::pin(stream::unfold(file, next_chunk)),
         );
+        let headers = reply.headers_mut();
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         Ok(reply)
     }

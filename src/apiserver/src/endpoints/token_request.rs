@@ -34,7 +34,7 @@ impl Api {
         let (body, encoding) = call.body()?;
         let options = WriteOptions::parse(&call.request.query, WriteVerb::Create)?;
         let kind = Resource::built_in(BuiltIn::Review(Review::TokenRequest));
-        let mut request = request_body(&kind, &body, encoding, options.validation, warnings)?;
+        let mut request = request_body(&kind, body, encoding, options.validation, warnings)?;
         let invalid =
             |name: &str, errors: &[FieldError]| ApiError::invalid(&kind.group, &kind.kind, name, errors);
         let target = call.target();

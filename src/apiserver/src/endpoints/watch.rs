@@ -1,4 +1,4 @@
-//! Watches: streams of frames, one JSON object per line.
+//! Watches: streams of frames, each a line of JSON or a message in protobuf.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use crate::engine::selection::Selection;
 use crate::object;
 use crate::registry::resource::{Resource, to_bytes};
 use crate::status::ApiError;
+use rooflet_apimachinery::protobuf;
 use rooflet_base::metrics::IntGauge;
 use rooflet_store::{Event, EventFilter, EventKind, Record, Revision, Watcher};
 
@@ -51,12 +52,6 @@ pub(crate) async fn start(
     stop: CancellationToken,
     open: OpenWatch,
 ) -> Result<impl Stream<Item = Bytes> + Send + 'static, ApiError> {
-    if request.media.encoding != Encoding::Json {
-        return Err(ApiError::not_acceptable(&[
-            "application/json;stream=watch",
-            "application/vnd.kubernetes.protobuf;stream=watch",
-        ]));
-    }
     let prefix = request.resource.prefix_in(request.namespace.as_deref());
     // kube-apiserver returns this error without a reason.
     let version =
@@ -221,7 +216,7 @@ impl WatchStream {
             }
             if let Some(err) = self.failure.take() {
                 self.watcher = None;
-                put_frame(&mut chunk, "ERROR", &to_bytes(&err.to_json()));
+                self.put_frame(&mut chunk, "ERROR", &to_bytes(&err.to_json()));
                 return Some(chunk.freeze());
             }
             let wake = {
@@ -317,7 +312,7 @@ impl WatchStream {
     fn add_record(&mut self, chunk: &mut BytesMut, kind: &str, record: &Record) {
         let resource = Arc::clone(&self.request.resource);
         if self.request.media.conversion == Conversion::Object {
-            put_frame(chunk, kind, &resource.object_bytes(record));
+            self.put_frame(chunk, kind, &resource.object_bytes(record));
         } else {
             self.add_converted(chunk, kind, &resource.view(record));
         }
@@ -336,7 +331,7 @@ impl WatchStream {
         let version = ends_initial.unwrap_or_else(|| watcher.progress());
         let bookmark = self.request.resource.bookmark(version, ends_initial.is_some());
         if self.request.media.conversion == Conversion::Object {
-            put_frame(chunk, "BOOKMARK", &to_bytes(&bookmark));
+            self.put_frame(chunk, "BOOKMARK", &to_bytes(&bookmark));
         } else {
             let mut bookmark = bookmark;
             bookmark["metadata"]["creationTimestamp"] = Value::Null;
@@ -355,8 +350,22 @@ impl WatchStream {
         match view.converted(working, !self.has_columns) {
             Ok(bytes) => {
                 self.has_columns = true;
-                put_frame(chunk, kind, &bytes);
+                self.put_frame(chunk, kind, &bytes);
             }
+            Err(err) => self.failure = Some(err),
+        }
+    }
+
+    /// Adds a frame with an object in JSON.
+    fn put_frame(&mut self, chunk: &mut BytesMut, kind: &str, object: &[u8]) {
+        if self.request.media.encoding != Encoding::Protobuf {
+            return put_line(chunk, kind, object);
+        }
+        let object = serde_json::from_slice(object).map_err(ApiError::internal);
+        let frame =
+            object.and_then(|object: Value| protobuf::watch_frame(kind, &object).map_err(ApiError::internal));
+        match frame {
+            Ok(frame) => chunk.put_slice(&frame),
             Err(err) => self.failure = Some(err),
         }
     }
@@ -366,7 +375,7 @@ impl WatchStream {
     }
 }
 
-fn put_frame(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
+fn put_line(chunk: &mut BytesMut, kind: &str, object: &[u8]) {
     chunk.reserve(object.len() + 48);
     chunk.put_slice(b"{\"type\":\"");
     chunk.put_slice(kind.as_bytes());
@@ -409,7 +418,7 @@ mod tests {
                 resource,
                 namespace: None,
                 options,
-                media: negotiate::output("").expect("JSON"),
+                media: negotiate::output("", true).expect("JSON"),
                 include: IncludeObject::Metadata,
             };
             let gauge = IntGauge::new("watches", "help").expect("a gauge");
@@ -439,7 +448,7 @@ mod tests {
     #[test]
     fn frame_is_one_line_of_json() {
         let mut chunk = BytesMut::new();
-        put_frame(&mut chunk, "ADDED", b"{\"a\":1}");
+        put_line(&mut chunk, "ADDED", b"{\"a\":1}");
         assert_eq!(&chunk[..], b"{\"type\":\"ADDED\",\"object\":{\"a\":1}}\n");
     }
 }

@@ -73,6 +73,7 @@ pub(crate) fn request_body(
     let Body { value, duplicates } = body::parse(bytes, encoding).map_err(|err| match encoding {
         Encoding::Json => unrecognized(&format!("couldn't get version/kind; json parse error: {err}")),
         Encoding::Yaml => unrecognized(&format!("yaml: {err}")),
+        Encoding::Protobuf => ApiError::bad_request(err.to_string()),
     })?;
     if !value.is_object() {
         let reason = format!(
