@@ -17,6 +17,8 @@ pub mod condition_type {
     pub const READY: &str = "Ready";
     /// A rollout is in progress or has completed.
     pub const PROGRESSING: &str = "Progressing";
+    /// A rollout has failed and does not continue by itself. Absent otherwise, as kstatus defines.
+    pub const STALLED: &str = "Stalled";
     /// Enough replicas are ready.
     pub const AVAILABLE: &str = "Available";
     /// A problem exists, although requests may still be served.

@@ -2,9 +2,10 @@
 //! `manifests/crds.yaml` contains them.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
+use serde_json::json;
 
 use super::v1alpha1::{
     ApiKey, CapacityPlan, FleetNode, ModelDeployment, ModelReplica, ModelRevision, PerformanceClaim,
@@ -15,12 +16,12 @@ use rooflet_base::yaml::YamlError;
 /// Returns all definitions in installation order.
 pub fn all() -> Vec<CustomResourceDefinition> {
     let definitions = [
-        ModelDeployment::crd(),
+        with_unobserved_status(ModelDeployment::crd()),
         ModelRevision::crd(),
         ModelReplica::crd(),
         FleetNode::crd(),
-        PerformanceClaim::crd(),
-        CapacityPlan::crd(),
+        with_unobserved_status(PerformanceClaim::crd()),
+        with_unobserved_status(CapacityPlan::crd()),
         ApiKey::crd(),
     ];
     definitions.into_iter().map(without_unsigned_formats).collect()
@@ -50,6 +51,20 @@ fn drop_unsigned(schema: &mut JSONSchemaProps) {
     if let Some(JSONSchemaPropsOrBool::Schema(rest)) = &mut schema.additional_properties {
         drop_unsigned(rest);
     }
+}
+
+/// Sets the default of `status`: no generation is observed. Without it, tools that follow kstatus read
+/// a new object as complete until the controller has written its status.
+fn with_unobserved_status(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut definition.spec.versions {
+        let schema = version.schema.as_mut();
+        let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_mut());
+        let properties = schema.and_then(|schema| schema.properties.as_mut());
+        if let Some(status) = properties.and_then(|properties| properties.get_mut("status")) {
+            status.default = Some(JSON(json!({"observedGeneration": -1})));
+        }
+    }
+    definition
 }
 
 /// Returns [`all`] as one YAML stream.

@@ -153,7 +153,8 @@ pub struct ModelDeploymentStatus {
     pub last_start: Option<LastStart>,
     /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet,
     /// PredictionAccurate, Degraded. With `autoscaling` also AbleToScale, ScalingActive,
-    /// ScalingLimited. NameShared if an older deployment has the same served name.
+    /// ScalingLimited. NameShared if an older deployment has the same served name. Stalled if a
+    /// rollout failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

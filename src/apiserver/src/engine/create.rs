@@ -168,10 +168,13 @@ fn prepare(target: &Target, working: &mut Value) {
     match &target.resource.origin {
         Origin::BuiltIn(built_in) => built_in.prepare_create(working, by),
         Origin::Custom(custom) => {
-            if custom.has_status
-                && let Some(map) = working.as_object_mut()
-            {
-                map.remove("status");
+            let status = match working.as_object_mut() {
+                Some(fields) if custom.has_status => fields.remove("status"),
+                Some(_) | None => None,
+            };
+            // The default of the status, as kube-apiserver sets it when it reads the object.
+            if status.is_some() {
+                custom.schema.apply_defaults(working);
             }
             object::metadata_mut(working).insert("generation".to_owned(), json!(1));
         }

@@ -284,3 +284,29 @@ async fn stored_version_cannot_be_removed() {
     let dropped = server.merge(&path, &dropped).await;
     assert_eq!(dropped.code, 200, "{dropped:?}");
 }
+
+/// kube-apiserver removes the status of a new object, and applies its default when it reads the object.
+#[tokio::test]
+async fn default_of_the_status_replaces_the_status_of_a_new_object() {
+    let server = TestServer::start().await;
+    let mut body = parts();
+    let version = &mut body["spec"]["versions"][0];
+    version["subresources"] = json!({"status": {}});
+    version["schema"]["openAPIV3Schema"]["properties"]["status"] = json!({"type": "object",
+        "default": {"seen": -1}, "properties": {"seen": {"type": "integer"}, "ready": {"type": "integer", "default": 0}}});
+    assert_eq!(server.post(DEFINITIONS, &body).await.code, 201);
+    until(&server, PARTS, "served", |code, _| code == 200).await;
+    let expected = json!({"seen": -1, "ready": 0});
+    for (name, status) in [("without", Value::Null), ("with", json!({"seen": 7}))] {
+        let mut new = part(name);
+        new["status"] = status;
+        let created = server.post(PARTS, &new).await;
+        assert_eq!(created.body["status"], expected, "{created:?}");
+        let path = format!("{PARTS}/{name}");
+        assert_eq!(server.get(&path).await.body["status"], expected);
+        let changed = server
+            .merge(&path, &json!({"metadata": {"labels": {"a": "b"}}}))
+            .await;
+        assert_eq!(changed.body["status"], expected, "{changed:?}");
+    }
+}

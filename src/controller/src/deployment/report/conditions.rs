@@ -31,6 +31,9 @@ const AUTOSCALING_CONDITIONS: [&str; 3] = [
     condition_type::SCALING_LIMITED,
 ];
 
+/// Reasons of Progressing with which only a change of the spec continues the rollout.
+const STALLED_REASONS: [&str; 2] = [DEADLINE_EXCEEDED, ROLLED_BACK];
+
 /// Conditions, and the time after which they change although no object changes.
 pub(super) struct Outcome {
     pub(super) conditions: Vec<Condition>,
@@ -54,6 +57,7 @@ impl View<'_> {
         self.scheduled(&mut writer);
         self.artifacts_ready(&mut writer);
         let requeue_after = self.progressing(&mut writer);
+        stalled(&mut writer);
         self.available(&mut writer);
         self.is_ready(&mut writer);
         self.objectives_met(&mut writer);
@@ -463,6 +467,25 @@ impl View<'_> {
             texts.push(format!("and {more} more"));
         }
         (!texts.is_empty()).then(|| texts.join("; "))
+    }
+}
+
+/// Sets or removes the condition that tools read as the failure of a deployment.
+fn stalled(writer: &mut ConditionWriter) {
+    let progressing = writer.get(condition_type::PROGRESSING);
+    let failure = progressing.filter(|condition| STALLED_REASONS.contains(&condition.reason.as_str()));
+    match failure.cloned() {
+        Some(failure) => {
+            writer.set(
+                condition_type::STALLED,
+                Truth::True,
+                &failure.reason,
+                failure.message,
+            );
+        }
+        None => writer
+            .conditions
+            .retain(|condition| condition.type_ != condition_type::STALLED),
     }
 }
 

@@ -17,11 +17,13 @@ fn template_that_stays_refused_exceeds_the_deadline() {
         condition_type::PROGRESSING,
         &format!("False ModelNotFound: {why}"),
     );
+    scene.check_condition(condition_type::STALLED, "absent");
     scene.second = 5;
     assert_eq!(scene.events(), ["ProgressDeadlineExceeded"]);
     scene.step();
     let late = format!("False ProgressDeadlineExceeded: no progress for 5 s; ModelNotFound: {why}");
     scene.check_condition(condition_type::PROGRESSING, &late);
+    scene.check_condition(condition_type::STALLED, &late.replacen("False", "True", 1));
     // A new template has a new deadline.
     scene.change(json!({ "model": { "source": "local://guide" }, "serving": { "contextTokens": 4096 } }));
     scene.step();
@@ -30,6 +32,7 @@ fn template_that_stays_refused_exceeds_the_deadline() {
         condition.split(':').next().map(str::to_owned)
     };
     assert_eq!(reason(&scene).as_deref(), Some("False ContextTooLong"));
+    scene.check_condition(condition_type::STALLED, "absent");
     scene.second += 5;
     scene.step();
     assert_eq!(reason(&scene).as_deref(), Some("False ProgressDeadlineExceeded"));
@@ -81,6 +84,7 @@ fn refused_template_is_rolled_back_if_enabled() {
         assert_eq!(scene.step(), "revision 2");
         assert_eq!(scene.step(), "");
         scene.check_condition_begins(condition_type::PROGRESSING, "False RolledBack");
+        scene.check_condition_begins(condition_type::STALLED, "True RolledBack");
         scene.change(new_template("other"));
         assert_eq!(scene.step(), "revision 3 -r2(outdated) +1");
     }

@@ -5,7 +5,7 @@ import { words } from '../format/text';
 import { Age } from './State';
 
 /** Conditions for which True is a problem. */
-const BAD_IF_TRUE = /Pressure$|^Degraded$|^OnBattery$|^LidClosed$|^Memory(Reduced)$|Leaked$|^RebootRequired$|^LowPowerMode$|^VersionSkew$|^DisruptionTarget$|^NameShared$|^ScalingLimited$|^QuietHours$|^UserPresent$|Unused$/;
+const BAD_IF_TRUE = /Pressure$|^Degraded$|^OnBattery$|^LidClosed$|^Memory(Reduced)$|Leaked$|^RebootRequired$|^LowPowerMode$|^VersionSkew$|^DisruptionTarget$|^NameShared$|^Stalled$|^ScalingLimited$|^QuietHours$|^UserPresent$|Unused$/;
 
 export function Conditions({ of }: { of?: Condition[] }) {
   if (!of || of.length === 0) return <p class="muted">No conditions are reported yet.</p>;
