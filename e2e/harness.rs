@@ -21,7 +21,7 @@ pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
 pub(crate) use http::{Http, HttpResponse};
 pub(crate) use hub::{Access, Fault, Hub, Times};
-pub(crate) use kubectl::Kubectl;
+pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use load::{under_load, under_load_on};
 pub(crate) use netns::Netns;
 pub(crate) use process::{Process, descendants, kill_9, pause, processes_with, resume};

@@ -3,7 +3,9 @@
 //! The tests start the commands of the rendered Deployments as processes, because there is no
 //! kubelet. `cargo xtask test-kubernetes` provides the binaries.
 
+mod apply;
 mod chart;
+mod clients;
 mod cluster;
 mod comparison;
 mod control_plane;

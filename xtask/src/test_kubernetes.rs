@@ -1,6 +1,7 @@
 //! `cargo xtask test-kubernetes`: the end-to-end tests against a real kube-apiserver.
 
 mod binaries;
+mod clients;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -41,8 +42,15 @@ fn run_with(found: binaries::Found) -> Result<Outcome> {
         binaries::Found::Missing(reason) => return Ok(Outcome::Skipped(reason)),
     };
     setup::run()?;
+    let clients = clients::prepare().unwrap_or_else(|err| {
+        println!("NOT RUN: tests with clients in Go, which were not built: {err:#}");
+        None
+    });
     libtest::run(&["--workspace", "--test", "e2e"], &["kubernetes::"], |test| {
         test.env("ROOFLET_KUBERNETES_PATH", &search_path);
+        if let Some(directory) = &clients {
+            test.env("ROOFLET_KUBERNETES_CLIENTS", directory);
+        }
     })
 }
 

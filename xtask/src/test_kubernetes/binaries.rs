@@ -22,7 +22,7 @@ use crate::{
 const KUBERNETES: &str = "1.36.2";
 const HELM: &str = "helm.sh/helm/v3/cmd/helm@v3.20.0";
 /// Go 1.27 builds a kube-apiserver with a broken OpenAPI document.
-const GO: &str = "go1.26.8";
+pub(super) const GO: &str = "go1.26.8";
 
 const MODULE: &str = include_str!("../../kubernetes/go.mod");
 const CHECKSUMS: &str = include_str!("../../kubernetes/go.sum");
