@@ -28,7 +28,6 @@ fn run_client_go(program: &Path, kubeconfig: &Path) {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    println!("{stdout}");
     assert!(output.status.success(), "{stdout}{stderr}");
 }
 

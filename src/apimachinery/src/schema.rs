@@ -4,7 +4,7 @@
 //! uniqueness, CEL rules). Causes and texts of errors are those of kube-apiserver.
 
 mod accept;
-pub mod builtin;
+pub(crate) mod builtin;
 mod cel;
 mod compile;
 mod correlate;

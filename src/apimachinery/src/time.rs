@@ -8,6 +8,6 @@ pub fn format_time(time: Timestamp) -> String {
 }
 
 /// Formats RFC 3339 with exactly six decimals, like `metav1.MicroTime`.
-pub fn format_micro_time(time: Timestamp) -> String {
+pub(crate) fn format_micro_time(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

@@ -23,11 +23,11 @@ use crate::authentication::User;
 use crate::crd;
 use crate::object;
 use crate::object::metadata::FinalizerRule;
-use crate::object::typed::Types;
 use crate::registry::resource::Subresource;
 use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
+use rooflet_apimachinery::typed::Types;
 use rooflet_apimachinery::verb::Verb;
 
 use review::Review;

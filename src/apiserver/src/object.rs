@@ -2,7 +2,6 @@
 
 pub(crate) mod managed_fields;
 pub(crate) mod metadata;
-pub(crate) mod typed;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};

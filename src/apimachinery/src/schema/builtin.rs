@@ -23,7 +23,7 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Value, json};
 
 /// Prefix of references to schemas in an OpenAPI v3 document.
-pub const REFERENCE_PREFIX: &str = "#/components/schemas/";
+pub(crate) const REFERENCE_PREFIX: &str = "#/components/schemas/";
 
 struct Catalogue {
     definitions: BTreeMap<String, Value>,
@@ -34,7 +34,7 @@ struct Catalogue {
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(Catalogue::build);
 
 /// Returns a definition by name, for example `io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta`.
-pub fn definition(name: &str) -> Option<&'static Value> {
+pub(crate) fn definition(name: &str) -> Option<&'static Value> {
     CATALOGUE.definitions.get(name)
 }
 

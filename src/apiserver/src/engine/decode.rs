@@ -8,10 +8,10 @@ use crate::endpoints::body::{self, Body};
 use crate::endpoints::negotiate::Encoding;
 use crate::endpoints::options::FieldValidation;
 use crate::object::managed_fields;
-use crate::object::typed::DecodeTypeError;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
 use rooflet_apimachinery::json_syntax;
+use rooflet_apimachinery::typed::DecodeTypeError;
 
 /// Maximum warnings of a response. Some clients read at most 100 headers.
 const WARNINGS_MAX: usize = 64;

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::endpoints::options::{ListOptions, VersionMatch};
 use crate::engine::Engine;
 use crate::engine::selection::Selection;
-use crate::object::typed::base64_fault;
 use crate::registry::resource::Resource;
 use crate::status::ApiError;
+use rooflet_apimachinery::typed::base64_fault;
 use rooflet_store as store;
 use rooflet_store::{Key, ListError, Record, Revision};
 

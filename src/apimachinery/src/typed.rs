@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use rooflet_apimachinery::schema::builtin as upstream;
-use rooflet_apimachinery::schema::builtin::REFERENCE_PREFIX;
-use rooflet_apimachinery::time::{format_micro_time, format_time};
+use crate::schema::builtin as upstream;
+use crate::schema::builtin::REFERENCE_PREFIX;
+use crate::time::{format_micro_time, format_time};
 
 const PACKAGE_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
@@ -40,13 +40,13 @@ enum Shape {
 
 /// Compiled definitions.
 #[derive(Debug)]
-pub(crate) struct Types {
+pub struct Types {
     shapes: HashMap<String, Shape>,
 }
 
 /// Decoded object.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     pub value: Value,
     /// Paths of fields that the type does not have.
     pub unknown: Vec<String>,
@@ -126,7 +126,7 @@ fn shape(schema: &Value, name: &str) -> Shape {
 
 impl Types {
     /// Compiles the named definitions and all definitions that they reference.
-    pub(crate) fn of(roots: impl IntoIterator<Item = &'static str>) -> Self {
+    pub fn of(roots: impl IntoIterator<Item = &'static str>) -> Self {
         let mut shapes = HashMap::new();
         let mut pending: Vec<String> = roots.into_iter().map(str::to_owned).collect();
         while let Some(name) = pending.pop() {
@@ -144,7 +144,7 @@ impl Types {
     }
 
     /// Decodes `value` as the definition `name`.
-    pub(crate) fn decode(&self, name: &str, value: Value) -> Result<Decoded, DecodeTypeError> {
+    pub fn decode(&self, name: &str, value: Value) -> Result<Decoded, DecodeTypeError> {
         let mut decoder = Decoder {
             types: self,
             unknown: Vec::new(),
@@ -158,7 +158,7 @@ impl Types {
     }
 
     /// Decodes an object's `metadata`. Paths start with `metadata`.
-    pub(crate) fn decode_metadata(&self, value: Value) -> Result<Decoded, DecodeTypeError> {
+    pub fn decode_metadata(&self, value: Value) -> Result<Decoded, DecodeTypeError> {
         let mut decoder = Decoder {
             types: self,
             unknown: Vec::new(),
@@ -178,7 +178,7 @@ impl Types {
 
 /// Decoding error, in the wording of Go's decoder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DecodeTypeError {
+pub enum DecodeTypeError {
     #[error(
         "json: cannot unmarshal {found} into Go {} of type {expected}",
         field.as_ref().map_or_else(|| "value".to_owned(), |field| format!("struct field {field}"))
@@ -464,7 +464,7 @@ fn check_base64(text: &str) -> Result<(), DecodeTypeError> {
 }
 
 /// Returns the error of a text that is not base64.
-pub(crate) fn base64_fault(err: &base64::DecodeError, text: &str) -> DecodeTypeError {
+pub fn base64_fault(err: &base64::DecodeError, text: &str) -> DecodeTypeError {
     let position = match *err {
         base64::DecodeError::InvalidByte(position, _)
         | base64::DecodeError::InvalidLastSymbol(position, _) => position,
