@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "timeouts of tests use the real clock")]
 #![expect(clippy::print_stderr, reason = "messages of tests are printed there")]
 
+mod capture;
 mod clock;
 mod cluster;
 mod fleet;
@@ -11,6 +12,7 @@ mod hub;
 mod kubectl;
 mod load;
 mod netns;
+mod network;
 mod process;
 mod relay;
 mod small_disk;
@@ -24,12 +26,13 @@ pub(crate) use hub::{Access, Fault, Hub, Times};
 pub(crate) use kubectl::{Kubectl, Output};
 pub(crate) use load::{under_load, under_load_on};
 pub(crate) use netns::Netns;
+pub(crate) use network::Network;
 pub(crate) use process::{Process, descendants, kill_9, pause, processes_with, resume};
 pub(crate) use relay::{Link, Relay};
 pub(crate) use small_disk::SmallDisk;
 pub(crate) use thread::HungThread;
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -90,6 +93,15 @@ pub(crate) fn free_port() -> u16 {
         TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
     });
     free.expect("a free port")
+}
+
+/// Returns an address of this machine in the network.
+pub(crate) fn network_address() -> Option<String> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Connecting a UDP socket sends nothing.
+    socket.connect("192.0.2.1:9").ok()?;
+    let address = socket.local_addr().ok()?.ip();
+    (!address.is_loopback() && !address.is_unspecified()).then(|| address.to_string())
 }
 
 /// Temporary directory, which is kept if the test fails.

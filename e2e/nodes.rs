@@ -5,6 +5,7 @@ mod drain;
 mod join;
 mod manifest_dir;
 mod mutual_tls;
+mod network;
 mod node_loss;
 mod preemption;
 mod rebalance;

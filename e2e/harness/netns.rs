@@ -67,7 +67,8 @@ impl Drop for Netns {
     }
 }
 
-fn ip(args: &str) -> Result<(), String> {
+/// Runs `ip ARGS`. Returns the error output if it fails.
+pub(super) fn ip(args: &str) -> Result<(), String> {
     let output = Command::new("ip").args(args.split_whitespace()).output();
     let output = output.map_err(|err| format!("ip: {err}"))?;
     match output.status.success() {

@@ -67,7 +67,7 @@ pub(super) fn as_node(cluster: &Cluster, node: &str) -> Kubectl {
 }
 
 /// Returns the client certificate in the kubeconfig of a node.
-fn certificate(cluster: &Cluster, node: &str) -> String {
+pub(super) fn valid_certificate(cluster: &Cluster, node: &str) -> String {
     let path = cluster.scratch.join(node).join("kubeconfig");
     let text = std::fs::read_to_string(path).expect("a kubeconfig");
     let (_, rest) = text
@@ -83,7 +83,7 @@ fn certificate(cluster: &Cluster, node: &str) -> String {
 
 /// Replaces the certificate of the only joined node by one with the same key that expires in ten
 /// minutes.
-fn shorten_certificate(cluster: &Cluster, node: &str) {
+pub(super) fn shorten_certificate(cluster: &Cluster, node: &str) {
     let made = cluster.kubectl.json("csr").expect("requests");
     let made = made["items"].as_array().expect("a list");
     let signer = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -113,7 +113,7 @@ fn shorten_certificate(cluster: &Cluster, node: &str) {
     });
     let path = cluster.scratch.join(node).join("kubeconfig");
     let text = std::fs::read_to_string(&path).expect("a kubeconfig");
-    std::fs::write(&path, text.replace(&certificate(cluster, node), &signed)).expect("written");
+    std::fs::write(&path, text.replace(&valid_certificate(cluster, node), &signed)).expect("written");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
             shorten_certificate(&cluster, node);
         }
     }
-    let short = certificate(&cluster, "mini-1");
+    let short = valid_certificate(&cluster, "mini-1");
 
     let _agents = ["mini-1", "mini-2"].map(|node| agent(&cluster, node));
     for node in ["mini-1", "mini-2"] {
@@ -154,7 +154,7 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
             .wait_for_condition(&format!("mac/{node}"), "Ready", "True");
     }
     eventually("a renewed certificate", || {
-        match certificate(&cluster, "mini-1") {
+        match valid_certificate(&cluster, "mini-1") {
             unchanged if unchanged == short => Err("the certificate is unchanged".to_owned()),
             _ => Ok(()),
         }
@@ -266,9 +266,9 @@ fn tokens_limit_nodes_and_uses() {
     assert_rejected(&join(&cluster, &line, "mini-2"), "no uses left");
     assert!(output_text(&cluster.rooflet("token list")).contains(" 0 "));
     // The same machine joins again: it needs no use, and keeps its certificate.
-    let before = certificate(&cluster, "mini-1");
+    let before = valid_certificate(&cluster, "mini-1");
     assert!(joins(&line, "mini-1").contains("has joined"));
-    assert_eq!(certificate(&cluster, "mini-1"), before);
+    assert_eq!(valid_certificate(&cluster, "mini-1"), before);
 
     // Another machine cannot take over the name of a node.
     let _agent = agent(&cluster, "mini-1");

@@ -1,6 +1,5 @@
 //! TLS between machines: agents on an address of the network, their gateway, and revoked nodes.
 
-use std::net::UdpSocket;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -8,19 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::join::{GUIDE, as_node, join, join_line, output_text};
-use crate::harness::{Cluster, Process, eventually, free_port, not_run};
-
-/// Returns an address of this machine in the network.
-fn network_address() -> Option<String> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Connecting a UDP socket sends nothing.
-    socket.connect("192.0.2.1:9").ok()?;
-    let address = socket.local_addr().ok()?.ip();
-    (!address.is_loopback() && !address.is_unspecified()).then(|| address.to_string())
-}
+use crate::harness::{Cluster, Process, eventually, free_port, network_address, not_run};
 
 /// Starts the agent of a joined node on an address of the network.
-fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
+pub(super) fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
     let args = [
         "agent".to_owned(),
         format!("--state-dir={}", cluster.scratch.join(node).display()),
@@ -32,7 +22,7 @@ fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
 }
 
 /// Returns a field of a kubeconfig that contains base64.
-fn decoded(kubeconfig: &Path, field: &str) -> Vec<u8> {
+pub(super) fn decoded(kubeconfig: &Path, field: &str) -> Vec<u8> {
     let text = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
     let (_, rest) = text.split_once(&format!("{field}:")).expect("the field");
     // A long text starts on the next line.
@@ -41,14 +31,14 @@ fn decoded(kubeconfig: &Path, field: &str) -> Vec<u8> {
 }
 
 /// Client of agents and gateways.
-struct Client {
+pub(super) struct Client {
     runtime: tokio::runtime::Runtime,
     client: reqwest::Client,
 }
 
 impl Client {
     /// Creates a client with the certificate of the kubeconfig. The client accepts every server.
-    fn new(kubeconfig: Option<&Path>) -> Self {
+    pub(super) fn new(kubeconfig: Option<&Path>) -> Self {
         drop(rustls::crypto::ring::default_provider().install_default());
         let mut builder = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
@@ -71,22 +61,39 @@ impl Client {
         }
     }
 
+    /// Creates a client without a certificate, which trusts only the certificate in PEM.
+    pub(super) fn of_authority(pem: &[u8]) -> Self {
+        let authority = reqwest::Certificate::from_pem(pem).expect("a certificate");
+        let client = reqwest::Client::builder()
+            .pool_max_idle_per_host(0)
+            .tls_certs_only([authority])
+            .no_proxy();
+        Self {
+            client: client.build().expect("a client"),
+            ..Self::new(None)
+        }
+    }
+
     /// Returns status and text of the response.
-    fn get(&self, url: &str) -> Result<(u16, String), String> {
+    pub(super) fn get(&self, url: &str) -> Result<(u16, String), String> {
+        self.send(self.client.get(url))
+    }
+
+    /// Sends a request with an API key. Returns status and text of the response.
+    pub(super) fn post(&self, url: &str, key: &str, body: &Value) -> Result<(u16, String), String> {
+        self.send(self.client.post(url).bearer_auth(key).json(body))
+    }
+
+    fn send(&self, request: reqwest::RequestBuilder) -> Result<(u16, String), String> {
         self.runtime.block_on(async {
-            let response = self
-                .client
-                .get(url)
-                .send()
-                .await
-                .map_err(|err| format!("{err:?}"))?;
+            let response = request.send().await.map_err(|err| format!("{err:?}"))?;
             let status = response.status().as_u16();
             Ok((status, response.text().await.map_err(|err| err.to_string())?))
         })
     }
 }
 
-fn endpoint(cluster: &Cluster, node: &str) -> String {
+pub(super) fn endpoint(cluster: &Cluster, node: &str) -> String {
     eventually("the node's endpoint", || {
         let found = cluster.kubectl.json(&format!("mac/{node}"))?;
         let endpoint = found["status"]["endpoint"].as_str().map(str::to_owned);
@@ -94,7 +101,7 @@ fn endpoint(cluster: &Cluster, node: &str) -> String {
     })
 }
 
-fn ask(cluster: &Cluster) {
+pub(super) fn ask(cluster: &Cluster) {
     eventually("an answer", || {
         match cluster.gateway.try_chat("guide", "What is rooflet?")? {
             answer if answer.status == 200 => Ok(()),
@@ -273,12 +280,7 @@ fn gateway_on_the_network_serves_https() {
 
     // The certificate is that of the fleet's authority, which the kubeconfig contains.
     let authority = decoded(&cluster.scratch.join("kubeconfig"), "certificate-authority-data");
-    let authority = reqwest::Certificate::from_pem(&authority).expect("a certificate");
-    let client = reqwest::Client::builder().tls_certs_only([authority]).no_proxy();
-    let trusting = Client {
-        client: client.build().expect("a client"),
-        ..Client::new(None)
-    };
+    let trusting = Client::of_authority(&authority);
     let health = trusting.get(&format!("https://{gateway}/health"));
     assert_eq!(health, Ok((200, "ok\n".to_owned())));
     let (status, text) = trusting
