@@ -1,5 +1,5 @@
-//! Credentials of the agent: renewal of the node's client certificate, and reload of a changed
-//! kubeconfig, for example after the machine joined a rebuilt control plane.
+//! Credentials of the agent: renewal of the node's client certificate, rotated authorities, and reload of
+//! a changed kubeconfig, for example after the machine joined a rebuilt control plane.
 
 use std::time::Duration;
 
@@ -15,10 +15,13 @@ use rooflet_client as client;
 use rooflet_client::{CertificateKind, ConnectError, KubeconfigSource, Renewable, SigningError, sign};
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::{Credentials, WriteKubeconfigError};
-use rooflet_pki::{Identity, KeyRequest, NodeCertificate, Role, certificate_pem};
+use rooflet_pki::{Identity, KeyRequest, NodeCertificate, Role, certificate_pem, is_issued_by};
+use rooflet_trust::{ClientAuthorities, PublishedTrust};
 
 /// Interval between attempts to renew the certificate.
 const RETRY: Duration = Duration::from_secs(600);
+/// Interval between attempts to follow a rotation of the authorities.
+const ROTATION_RETRY: Duration = Duration::from_secs(10);
 /// Interval between checks of the kubeconfig and of the certificate's age.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Maximum time to wait for a signed certificate.
@@ -29,6 +32,8 @@ pub struct NodeCredentials {
     pub kubeconfig: Utf8PathBuf,
     /// Certificate of a node that has joined. `None` for other credentials, which are not renewed.
     pub certificate: Option<NodeCertificate>,
+    /// Published authorities, which a node that has joined follows.
+    pub trust: Option<PublishedTrust>,
     pub client: Client,
     pub renewable: Renewable,
     pub clock: Clock,
@@ -63,8 +68,27 @@ impl NodeCredentials {
     pub async fn keep(mut self, stop: CancellationToken) {
         let mut content = self.read();
         let mut next_renewal = Timestamp::MIN;
+        let mut followed = None;
+        let mut next_attempt = Timestamp::MIN;
         loop {
             let now = self.clock.now();
+            let published = self.trust.as_ref().and_then(PublishedTrust::client_authorities);
+            if let Some(published) = published.filter(|published| followed.as_ref() != Some(published))
+                && now >= next_attempt
+            {
+                match self.follow(&published).await {
+                    Ok(()) => followed = Some(published),
+                    Err(err) => {
+                        warn!(
+                            error = %Chain(&err),
+                            "failed to follow the rotated authorities of the fleet; retrying in {} s",
+                            ROTATION_RETRY.as_secs()
+                        );
+                        next_attempt = now + ROTATION_RETRY;
+                    }
+                }
+                content = self.read();
+            }
             let due = self
                 .certificate
                 .as_ref()
@@ -82,7 +106,7 @@ impl NodeCredentials {
                 .map(|certificate| certificate.not_after)
                 .filter(|_| now >= next_renewal)
             {
-                match self.renew().await {
+                match self.renew(None).await {
                     Ok(()) => info!("renewed the node's certificate"),
                     Err(err) => warn!(
                         error = %Chain(&err),
@@ -101,6 +125,7 @@ impl NodeCredentials {
             // A file that is missing or being written is read again later.
             if current.is_some() && current != content {
                 content = current;
+                followed = None;
                 match self.reload().await {
                     Ok(server) => {
                         info!(%server, kubeconfig = %self.kubeconfig, "kubeconfig changed; reconnecting")
@@ -139,7 +164,29 @@ impl NodeCredentials {
         Ok(server.to_string())
     }
 
-    async fn renew(&mut self) -> Result<(), RenewError> {
+    /// Trusts the published authorities, and replaces a certificate of another authority.
+    async fn follow(&mut self, published: &ClientAuthorities) -> Result<(), RenewError> {
+        let source = KubeconfigSource::File(self.kubeconfig.clone());
+        let certificate = client::client_certificate(&source).await?;
+        if !certificate.is_some_and(|pem| is_issued_by(&pem, &published.clients)) {
+            self.renew(Some(&published.servers)).await?;
+            info!("renewed the node's certificate, because the authorities of the fleet were rotated");
+            return Ok(());
+        }
+        let (_, trusted) = client::server_of(&source).await?;
+        let trusted: String = trusted.iter().map(|der| certificate_pem(der)).collect();
+        if trusted != published.servers {
+            kubeconfig::set_authorities(self.kubeconfig.as_std_path(), &published.servers)?;
+            self.renewable
+                .replace(client::connect(&source, &self.clock).await?);
+            info!("trusting the rotated authorities of the fleet");
+        }
+        Ok(())
+    }
+
+    /// Requests a certificate and writes it to the kubeconfig, with the authorities of the API server in PEM
+    /// if they changed.
+    async fn renew(&mut self, authorities: Option<&str>) -> Result<(), RenewError> {
         let node = self
             .certificate
             .as_ref()
@@ -157,8 +204,11 @@ impl NodeCredentials {
             NodeCertificate::read(signed.as_bytes()).filter(|renewed| renewed.node.as_deref() == Some(node));
         let renewed = renewed.ok_or(RenewError::Foreign)?;
         let source = KubeconfigSource::File(self.kubeconfig.clone());
-        let (url, authorities) = client::server_of(&source).await?;
-        let authorities: String = authorities.iter().map(|der| certificate_pem(der)).collect();
+        let (url, trusted) = client::server_of(&source).await?;
+        let authorities = match authorities {
+            Some(authorities) => authorities.to_owned(),
+            None => trusted.iter().map(|der| certificate_pem(der)).collect(),
+        };
         let credentials = Credentials::Certificate {
             certificate: &signed,
             key: &request.key_pem,

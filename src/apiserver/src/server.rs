@@ -29,7 +29,7 @@ use crate::status::{ApiError, Reason};
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics as base_metrics;
 use rooflet_base::task::Tasks;
-use rooflet_pki::{AccountKey, Token, UserCertificates};
+use rooflet_pki::{AccountKey, Authority, Token, UserCertificates};
 use rooflet_store::Store;
 
 /// Configuration of the server, besides its store.
@@ -40,9 +40,9 @@ pub struct ApiServerConfig {
     pub account_key: Option<Arc<AccountKey>>,
     /// TLS configuration. `None` serves plain HTTP, over which kubectl does not send tokens.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Authority of the server's certificate, in PEM, for the ConfigMap `kube-root-ca.crt` of each
-    /// namespace. If `None`, namespaces have no such ConfigMap.
-    pub authority: Option<Arc<str>>,
+    /// Authority of the server's certificate, for the ConfigMap `kube-root-ca.crt` of each namespace. If
+    /// `None`, namespaces have no such ConfigMap.
+    pub authority: Option<Authority>,
     /// Verifier of client certificates. `None` ignores them.
     pub users: Option<UserCertificates>,
     /// Signers of requested certificates. If `None`, the server signs no certificates.
@@ -118,7 +118,7 @@ pub struct ApiServer {
     token: Token,
     account_key: Option<Arc<AccountKey>>,
     tls: Option<Arc<rustls::ServerConfig>>,
-    authority: Option<Arc<str>>,
+    authority: Option<Authority>,
     users: Option<UserCertificates>,
     signers: Option<Arc<CertificateSigners>>,
     rules: Arc<Rules>,

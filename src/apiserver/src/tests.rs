@@ -47,6 +47,8 @@ pub(super) struct Options {
 pub(super) struct TestServer {
     pub(super) url: String,
     pub(super) token: String,
+    /// Signs the certificate of a server with TLS.
+    pub(super) authority: Option<Authority>,
     client: Client,
     pub(super) tasks: Tasks,
     directory: Arc<Directory>,
@@ -95,6 +97,7 @@ impl TestResponse {
 
 /// TLS configuration of a server, and a client that trusts it.
 struct Certificates {
+    authority: Authority,
     tls: Arc<rustls::ServerConfig>,
     users: UserCertificates,
     signers: CertificateSigners,
@@ -104,7 +107,8 @@ struct Certificates {
 impl Certificates {
     fn open(directory: &Path, clock: &Clock) -> Self {
         let open = |kind| Authority::open(directory, kind, clock).expect("an authority");
-        let serving = Arc::new(open(AuthorityKind::Serving));
+        let authority = open(AuthorityKind::Serving);
+        let serving = Arc::new(authority.clone());
         let signers = CertificateSigners {
             client: open(AuthorityKind::Client),
             node: open(AuthorityKind::Node),
@@ -116,6 +120,7 @@ impl Certificates {
             .expect("a trust anchor");
         let certificate = ServingCertificate::issue(serving, [], clock.clone()).expect("a certificate");
         Self {
+            authority,
             tls: Arc::new(certificate.server_config(&users).expect("a configuration")),
             users,
             signers,
@@ -143,6 +148,7 @@ impl TestServer {
         Self {
             url: self.url.clone(),
             token: token.to_owned(),
+            authority: self.authority.clone(),
             client: client_of(self.directory.path.path(), identity),
             tasks: self.tasks.clone(),
             directory: Arc::clone(&self.directory),
@@ -169,17 +175,17 @@ impl TestServer {
         let certificates = options
             .has_certificates
             .then(|| Certificates::open(directory.path(), &clock));
+        let authority = certificates.as_ref().map(|own| own.authority.clone());
         let (tls, users, signers, client) = match certificates {
             Some(own) => (Some(own.tls), Some(own.users), Some(own.signers), own.client),
             None => (None, None, None, Client::new()),
         };
-        let authority = std::fs::read_to_string(directory.path().join("ca.pem"));
         let scheme = if tls.is_some() { "https" } else { "http" };
         let server = ApiServer::new(
             ApiServerConfig {
                 account_key: Some(Arc::new(account_key)),
                 tls,
-                authority: authority.ok().map(Arc::from),
+                authority: authority.clone(),
                 users,
                 signers,
                 in_flight: options.in_flight,
@@ -200,6 +206,7 @@ impl TestServer {
         Self {
             url: format!("{scheme}://{address}"),
             token: secret,
+            authority,
             client,
             tasks: tasks.clone(),
             directory: Arc::new(Directory {

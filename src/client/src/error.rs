@@ -190,7 +190,10 @@ impl ApiError {
                 problem: why.to_string(),
                 remedy: match is_about_time(why) {
                     true => "set the clocks of this machine and of the server",
-                    false => "if the control plane was rebuilt, join again or replace the kubeconfig",
+                    false => {
+                        "if the control plane was rebuilt or its authorities were rotated, replace the kubeconfig, or join \
+                         again with a token of `rooflet token create --node NAME`"
+                    }
                 },
             }
         } else {

@@ -199,13 +199,15 @@ fn attributes(name: &X509Name<'_>) -> Option<Vec<(Vec<u64>, String)>> {
 
 impl Authority {
     /// Issues a certificate in PEM for the request's subject, DNS names, addresses and key. It is
-    /// valid from shortly before `now`, and ends with the authority's certificate at the latest.
+    /// valid from shortly before `now`, and ends with the authority's certificate at the latest. Until a
+    /// replaced authority is retired, the chain leads to it, too.
     pub fn sign(
         &self,
         request: &CertificateRequest,
         policy: &SigningPolicy,
         now: Timestamp,
     ) -> Result<String, SignRequestError> {
+        let issuing = self.issuing();
         let key = SubjectPublicKeyInfo::from_der(&request.key).map_err(SignRequestError::Key)?;
         let mut serial = [0; SERIAL_BYTES];
         OsRng
@@ -225,15 +227,21 @@ impl Authority {
         params.extended_key_usages.clone_from(&policy.extended_key_usages);
         params.use_authority_key_identifier_extension = true;
         (params.not_before, params.not_after) = validity(now, policy.lifetime);
-        if let Some(end) = end_of(self.certificate())
+        if let Some(end) = end_of(&issuing.certificate)
             .and_then(|end| time::OffsetDateTime::from_unix_timestamp(end.as_second()).ok())
         {
             params.not_after = params.not_after.min(end);
         }
         let certificate = params
-            .signed_by(&key, self.issuer())
+            .signed_by(&key, &*issuing.issuer)
             .map_err(SignRequestError::Sign)?;
-        Ok(certificate.pem())
+        let cross_signed = issuing.cross_signed();
+        let cross_signed = cross_signed.map(|certificate| super::certificate_pem(certificate));
+        Ok(format!(
+            "{}{}",
+            super::certificate_pem(certificate.der()),
+            cross_signed.unwrap_or_default()
+        ))
     }
 }
 

@@ -49,8 +49,8 @@ pub enum Credentials<'a> {
     Certificate { certificate: &'a str, key: &'a str },
 }
 
-/// Writes the kubeconfig of a user of `server` (an `https://` URL). `authority` is a certificate in
-/// PEM.
+/// Writes the kubeconfig of a user of `server` (an `https://` URL). `authority` is one or more
+/// certificates in PEM.
 pub fn write(
     path: &Path,
     server: &str,
@@ -123,12 +123,31 @@ pub fn is_for(path: &Path, server: &str, authority: &str) -> bool {
 
 /// Changes the server's URL in a file that [`write()`] created.
 pub fn set_server(path: &Path, server: &str) -> Result<(), WriteKubeconfigError> {
+    change_cluster(path, "server", json!(server))
+}
+
+/// Changes the server's authorities (certificates in PEM) in a file that [`write()`] created.
+pub fn set_authorities(path: &Path, authorities: &str) -> Result<(), WriteKubeconfigError> {
+    change_cluster(
+        path,
+        "certificate-authority-data",
+        json!(STANDARD.encode(authorities)),
+    )
+}
+
+fn change_cluster(path: &Path, field: &str, value: Value) -> Result<(), WriteKubeconfigError> {
     let text = fs::read_to_string(path).map_err(|source| WriteKubeconfigError::Read {
         path: path.to_owned(),
         source,
     })?;
+    if let Some(what) = foreign(&text) {
+        return Err(WriteKubeconfigError::Foreign {
+            path: path.to_owned(),
+            what,
+        });
+    }
     let mut config: Value = yaml::from_str(&text).map_err(WriteKubeconfigError::Encode)?;
-    config["clusters"][0]["cluster"]["server"] = json!(server);
+    config["clusters"][0]["cluster"][field] = value;
     let text = yaml::to_string(&config).map_err(WriteKubeconfigError::Encode)?;
     private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
 }

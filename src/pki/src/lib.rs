@@ -2,7 +2,7 @@
 //! tokens and kubeconfig files.
 //!
 //! The crate owns the files of one directory: `ca.pem`, `client-ca.pem` and `node-ca.pem` (key and
-//! certificate each), `service-account-key.pem` and `token`.
+//! certificate each), their `-previous.pem` during a rotation, `service-account-key.pem` and `token`.
 //!
 //! Invariants:
 //! - Files are readable by their owner only, and each is written completely or not at all.
@@ -34,7 +34,7 @@ mod user;
 
 pub use account_key::{AccountKey, OpenAccountKeyError, SignTokenError};
 pub use api_key::{API_KEY_PREFIX, ApiKeySecret};
-pub use authority::{Authority, AuthorityKind, OpenAuthorityError};
+pub use authority::{Authority, AuthorityKind, OpenAuthorityError, RotateAuthorityError};
 pub use authority_hash::AuthorityHash;
 pub use bootstrap_token::{
     BootstrapToken, TOKEN_HASH_KEY, TOKEN_NAMESPACE, TOKEN_NODE_KEY, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE,
@@ -51,7 +51,7 @@ pub use discover::{DiscoverError, discover, presented_authority};
 pub use identity::{CONTROLLERS_GROUP, GATEWAYS_GROUP, Identity, Role};
 pub use join_token::JoinToken;
 pub use machine_tls::{MachineTls, MachineTlsError};
-pub use node::{KeyRequest, NODE_USER_PREFIX, NODES_GROUP, NodeCertificate};
+pub use node::{KeyRequest, NODE_USER_PREFIX, NODES_GROUP, NodeCertificate, is_issued_by};
 pub use private_file::read as read_private;
 pub use revocations::Revocations;
 pub use secrets_key::{OpenSecretsKeyError, SealError, SecretsKey};

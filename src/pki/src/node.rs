@@ -7,6 +7,7 @@ use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::identity::{Identity, Role};
+use super::subject::was_issued_by;
 
 /// Kubernetes' group of nodes, the organization of every node's certificate.
 pub const NODES_GROUP: &str = "system:nodes";
@@ -47,6 +48,14 @@ impl KeyRequest {
             request_pem,
         })
     }
+}
+
+/// Returns whether the first authority in a PEM text issued the first certificate of another.
+pub fn is_issued_by(certificate_pem: &[u8], authorities_pem: &str) -> bool {
+    let first = |pem: &[u8]| CertificateDer::from_pem_slice(pem).ok();
+    first(certificate_pem)
+        .zip(first(authorities_pem.as_bytes()))
+        .is_some_and(|(certificate, authority)| was_issued_by(&certificate, &authority))
 }
 
 /// Node and validity of a certificate.

@@ -12,7 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use super::authority::{Authority, BACKDATED, validity};
+use super::authority::{Authority, BACKDATED, Issuing, validity};
 use super::user::UserCertificates;
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
@@ -45,6 +45,7 @@ pub struct ServingCertificate {
 struct Issued {
     at: Timestamp,
     key: Arc<CertifiedKey>,
+    by: Arc<Issuing>,
 }
 
 impl ServingCertificate {
@@ -64,7 +65,7 @@ impl ServingCertificate {
                 all.push(name);
             }
         }
-        let current = Mutex::new(sign(&authority, &all, clock.now())?);
+        let current = Mutex::new(sign(authority.issuing(), &all, clock.now())?);
         Ok(Arc::new(Self {
             authority,
             names: all,
@@ -101,11 +102,13 @@ impl ServingCertificate {
         let mut current = lock(&self.current);
         let now = self.clock.now();
         let is_from_future = now < current.at - BACKDATED;
-        if is_from_future || rooflet_base::clock::since(now, current.at) >= RENEW_AFTER {
+        let issuing = self.authority.issuing();
+        let is_rotated = !Arc::ptr_eq(&issuing, &current.by);
+        if is_from_future || is_rotated || rooflet_base::clock::since(now, current.at) >= RENEW_AFTER {
             if is_from_future {
                 tracing::warn!(issued = %current.at, "the clock was set back; issuing the serving certificate again");
             }
-            match sign(&self.authority, &self.names, now) {
+            match sign(issuing, &self.names, now) {
                 Ok(issued) => *current = issued,
                 Err(err) => {
                     tracing::warn!(error = %rooflet_base::error::Chain(&err), "failed to renew the serving certificate");
@@ -130,7 +133,7 @@ pub fn is_ip_or_dns_name(name: &str) -> bool {
     name.parse::<IpAddr>().is_ok() || (name.len() <= 253 && name.split('.').all(label))
 }
 
-fn sign(authority: &Authority, names: &[String], now: Timestamp) -> Result<Issued, IssueError> {
+fn sign(issuing: Arc<Issuing>, names: &[String], now: Timestamp) -> Result<Issued, IssueError> {
     let key = KeyPair::generate().map_err(IssueError::Sign)?;
     let mut params = CertificateParams::new(names).map_err(IssueError::Sign)?;
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -142,14 +145,22 @@ fn sign(authority: &Authority, names: &[String], now: Timestamp) -> Result<Issue
     params.use_authority_key_identifier_extension = true;
     (params.not_before, params.not_after) = validity(now, LIFETIME);
     let certificate = params
-        .signed_by(&key, authority.issuer())
+        .signed_by(&key, &*issuing.issuer)
         .map_err(IssueError::Sign)?;
-    let chain = vec![certificate.der().clone(), authority.certificate().clone()];
+    // A joining machine looks for the authority of its token from the end of the chain.
+    let previous = issuing.previous.iter();
+    let previous = previous.flat_map(|previous| [&previous.cross_signed, &previous.certificate]);
+    let chain: Vec<_> = std::iter::once(certificate.der())
+        .chain(previous)
+        .chain([&issuing.certificate])
+        .cloned()
+        .collect();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let key = CertifiedKey::from_der(chain, key, &super::crypto()).map_err(IssueError::Tls)?;
     Ok(Issued {
         at: now,
         key: Arc::new(key),
+        by: issuing,
     })
 }
 

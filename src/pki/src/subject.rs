@@ -26,3 +26,12 @@ pub(super) fn subject(certificate: &CertificateDer<'_>) -> Option<UserName> {
         organizations: subject.iter_organization().map(text).collect::<Option<_>>()?,
     })
 }
+
+/// Returns whether the subject of an authority is the issuer of a certificate. Each authority has a unique name.
+pub(super) fn was_issued_by(certificate: &CertificateDer<'_>, authority: &CertificateDer<'_>) -> bool {
+    let parsed = X509Certificate::from_der(certificate).ok();
+    let authority = X509Certificate::from_der(authority).ok();
+    parsed
+        .zip(authority)
+        .is_some_and(|((_, own), (_, authority))| own.issuer().as_raw() == authority.subject().as_raw())
+}

@@ -16,6 +16,7 @@ use rooflet_base::error::Chain;
 
 mod certificate_files;
 mod machine_tls;
+mod rotation;
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -49,7 +50,8 @@ fn user_certificate(
     }
     params.extended_key_usages = vec![usage];
     (params.not_before, params.not_after) = authority::validity(issued, Duration::from_secs(24 * 3600));
-    let certificate = params.signed_by(&key, authority.issuer()).unwrap();
+    let issuing = authority.issuing();
+    let certificate = params.signed_by(&key, &*issuing.issuer).unwrap();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     (vec![certificate.der().clone()], key)
 }
@@ -103,17 +105,17 @@ fn clients_trust_only_the_names_of_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (authority, config) = serve(dir.path(), &["mini-1.local", "192.0.2.7"], &Clock::System);
     for name in ["localhost", "127.0.0.1", "::1", "mini-1.local", "192.0.2.7"] {
-        let alpn = handshake(authority.certificate_pem(), &config, name, &["h2", "http/1.1"]);
+        let alpn = handshake(&authority.certificate_pem(), &config, name, &["h2", "http/1.1"]);
         assert_eq!(alpn.unwrap().unwrap(), b"h2", "{name}");
     }
     assert_eq!(
-        handshake(authority.certificate_pem(), &config, "localhost", &["http/1.1"])
+        handshake(&authority.certificate_pem(), &config, "localhost", &["http/1.1"])
             .unwrap()
             .unwrap(),
         b"http/1.1"
     );
-    assert!(handshake(authority.certificate_pem(), &config, "mini-2.local", &[]).is_err());
-    assert!(handshake(authority.certificate_pem(), &config, "192.0.2.8", &[]).is_err());
+    assert!(handshake(&authority.certificate_pem(), &config, "mini-2.local", &[]).is_err());
+    assert!(handshake(&authority.certificate_pem(), &config, "192.0.2.8", &[]).is_err());
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn authority_and_token_persist_with_private_permissions() {
     let token = Token::open(dir.path()).unwrap();
     let (after, config) = serve(dir.path(), &["new.name"], &Clock::System);
     assert_eq!(before.certificate_pem(), after.certificate_pem());
-    handshake(before.certificate_pem(), &config, "new.name", &[]).expect("names may change at a restart");
+    handshake(&before.certificate_pem(), &config, "new.name", &[]).expect("names may change at a restart");
     assert!(token == Token::open(dir.path()).unwrap());
     assert!(token.reveal().len() > 40);
     assert_eq!(format!("{token:?}"), "Token");
@@ -138,7 +140,7 @@ fn authority_and_token_persist_with_private_permissions() {
     }
     let (_, other) = serve(elsewhere.path(), &[], &Clock::System);
     assert!(
-        handshake(before.certificate_pem(), &other, "localhost", &[]).is_err(),
+        handshake(&before.certificate_pem(), &other, "localhost", &[]).is_err(),
         "server of another authority"
     );
 }
@@ -150,10 +152,10 @@ fn renews_certificate_while_running() {
     let manual = ManualClock::new(Clock::System.now() - 380 * day);
     let dir = tempfile::tempdir().unwrap();
     let (authority, config) = serve(dir.path(), &[], &Clock::Manual(manual.clone()));
-    let expired = handshake(authority.certificate_pem(), &config, "localhost", &[]).unwrap_err();
+    let expired = handshake(&authority.certificate_pem(), &config, "localhost", &[]).unwrap_err();
     assert!(expired.to_string().contains("expired"), "{expired}");
     manual.advance(380 * day);
-    handshake(authority.certificate_pem(), &config, "localhost", &[])
+    handshake(&authority.certificate_pem(), &config, "localhost", &[])
         .expect("the handshake renews the certificate");
 }
 
@@ -164,12 +166,12 @@ fn serving_certificate_is_issued_again_after_the_clock_was_set_back() {
     let manual = ManualClock::new(Clock::System.now() + year);
     let dir = tempfile::tempdir().unwrap();
     let (authority, config) = serve(dir.path(), &[], &Clock::Manual(manual.clone()));
-    let early = handshake(authority.certificate_pem(), &config, "localhost", &[]).unwrap_err();
+    let early = handshake(&authority.certificate_pem(), &config, "localhost", &[]).unwrap_err();
     assert!(early.to_string().contains("not valid yet"), "{early}");
     manual.set_back(year);
-    handshake(authority.certificate_pem(), &config, "localhost", &[])
+    handshake(&authority.certificate_pem(), &config, "localhost", &[])
         .expect("the handshake issues the certificate again");
-    let validity = certificate_validity(authority.certificate_pem());
+    let validity = certificate_validity(&authority.certificate_pem());
     assert!(
         validity.contains(&Clock::System.now()),
         "the authority is valid: {validity:?}"
@@ -195,7 +197,7 @@ fn authority_from_the_future_is_issued_again_with_its_key() {
     fs::write(&path, format!("{future}{}", key.serialize_pem())).unwrap();
 
     let (authority, config) = serve(dir.path(), &[], &Clock::System);
-    assert!(certificate_validity(authority.certificate_pem()).contains(&Clock::System.now()));
+    assert!(certificate_validity(&authority.certificate_pem()).contains(&Clock::System.now()));
     handshake(&future, &config, "localhost", &[])
         .expect("clients of the previous certificate trust the new one");
     assert_eq!(mode(&path), 0o600);
@@ -301,7 +303,7 @@ fn kubeconfig_contains_server_authority_and_token() {
     kubeconfig::write(
         &path,
         "https://127.0.0.1:6443",
-        authority.certificate_pem(),
+        &authority.certificate_pem(),
         Credentials::Token(token.reveal()),
     )
     .unwrap();
@@ -324,7 +326,7 @@ fn kubeconfig_contains_server_authority_and_token() {
     kubeconfig::write(
         &path,
         "https://127.0.0.1:7443",
-        authority.certificate_pem(),
+        &authority.certificate_pem(),
         Credentials::Token(token.reveal()),
     )
     .unwrap();
@@ -371,7 +373,7 @@ fn keeps_kubeconfig_of_other_tools() {
         kubeconfig::write(
             &path,
             "https://127.0.0.1:1",
-            authority.certificate_pem(),
+            &authority.certificate_pem(),
             Credentials::Token(token.reveal()),
         )
     };
@@ -395,7 +397,7 @@ fn keeps_kubeconfig_of_other_tools() {
     let err = kubeconfig::write(
         &dir.path().join("no/config"),
         "https://x",
-        authority.certificate_pem(),
+        &authority.certificate_pem(),
         Credentials::Token(token.reveal()),
     )
     .unwrap_err();
@@ -459,7 +461,8 @@ fn discovery_verifies_authority_hash_and_server_name() {
     let (here, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (authority, config) = serve(here.path(), &["mini-1.local"], &Clock::System);
     let (_, other) = serve(elsewhere.path(), &["mini-1.local"], &Clock::System);
-    let der = authority.certificate();
+    let issuing = authority.issuing();
+    let der = &issuing.certificate;
     let hash = AuthorityHash::of(der).unwrap();
     let found = |config: &ServerConfig, name: &str| {
         let discovery = Discovery::of(Some(hash));
@@ -479,7 +482,7 @@ fn node_request_contains_node_name() {
     let request = KeyRequest::client(&Identity::new(Role::Node, "mini-1")).unwrap();
     let parsed = rcgen::CertificateSigningRequestParams::from_pem(&request.request_pem).unwrap();
     let issuer = clients(directory.path(), &Clock::System);
-    let signed = parsed.signed_by(issuer.issuer()).unwrap().pem();
+    let signed = parsed.signed_by(&*issuer.issuing().issuer).unwrap().pem();
     let read = NodeCertificate::read(signed.as_bytes()).unwrap();
     assert_eq!(read.node.as_deref(), Some("mini-1"));
     rcgen::KeyPair::from_pem(&request.key_pem).unwrap();
@@ -540,7 +543,8 @@ fn certificates_end_with_authority_and_have_unique_serial_numbers() {
         )
     };
     let end_of_authority = {
-        let (_, own) = X509Certificate::from_der(ours.certificate()).unwrap();
+        let issuing = ours.issuing();
+        let (_, own) = X509Certificate::from_der(&issuing.certificate).unwrap();
         own.validity().not_after.timestamp()
     };
     let (first, second) = (facts(&sign(created)), facts(&sign(created)));

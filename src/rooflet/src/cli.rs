@@ -94,6 +94,8 @@ enum ServerVerb {
     Service(service::Verb<server::Args>),
     #[command(flatten)]
     Data(server::data::Verb),
+    /// Replace the certificate authorities of the fleet while it runs.
+    RotateCa(server::rotate_ca::Args),
 }
 
 #[derive(Debug, Subcommand)]
@@ -258,6 +260,7 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Server(ServerArgs { verb: Some(verb), .. }) => match verb {
             ServerVerb::Service(verb) => return block_on(service::run(Daemon::Server, verb)),
             ServerVerb::Data(verb) => block_on(server::data::run(verb)),
+            ServerVerb::RotateCa(args) => block_on(server::rotate_ca::run(args)),
         },
         Command::Agent(ServiceArgs { verb: Some(verb), .. }) => {
             return block_on(service::run(Daemon::Agent, verb));

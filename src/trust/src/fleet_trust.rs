@@ -14,6 +14,7 @@ use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE};
 use rooflet_client::{ApiError, FIELD_MANAGER};
 use rooflet_pki::{MachineTls, MachineTlsError};
 
+const SERVERS: &str = "server-ca.crt";
 const CLIENTS: &str = "client-ca.crt";
 const NODES: &str = "node-ca.crt";
 const REVOKED: &str = "revoked-nodes.json";
@@ -21,7 +22,10 @@ const REVOKED: &str = "revoked-nodes.json";
 /// Certificates and nodes that machines of the fleet trust.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FleetTrust {
-    /// Authorities of client certificates, in PEM.
+    /// Authorities of the API server's certificate, in PEM. Empty if an older version published the trust.
+    #[serde(default)]
+    pub(crate) servers: String,
+    /// Authorities of client certificates, in PEM. The first one issues certificates.
     pub(crate) clients: String,
     /// Authorities of the serving certificates of nodes, in PEM.
     pub(crate) nodes: String,
@@ -34,6 +38,7 @@ impl FleetTrust {
     pub(crate) fn parse(config_map: &ConfigMap) -> Option<Self> {
         let data = config_map.data.as_ref()?;
         Some(Self {
+            servers: data.get(SERVERS).cloned().unwrap_or_default(),
             clients: data.get(CLIENTS)?.clone(),
             nodes: data.get(NODES)?.clone(),
             revoked: serde_json::from_str(data.get(REVOKED)?).ok()?,
@@ -49,7 +54,7 @@ impl FleetTrust {
     pub(crate) async fn publish(&self, client: &Client) -> Result<(), ApiError> {
         let revoked =
             serde_json::to_string(&self.revoked).map_err(|err| ApiError::Invalid(err.to_string()))?;
-        let data = json!({CLIENTS: self.clients, NODES: self.nodes, REVOKED: revoked});
+        let data = json!({SERVERS: self.servers, CLIENTS: self.clients, NODES: self.nodes, REVOKED: revoked});
         apply(client, FLEET_TRUST, &data).await
     }
 
@@ -84,9 +89,13 @@ mod tests {
             let config_map = serde_json::from_value(json!({ "data": data })).expect("a ConfigMap");
             FleetTrust::parse(&config_map)
         };
-        let complete = json!({CLIENTS: "c", NODES: "n", REVOKED: r#"{"mini-1": "2026-01-01T00:00:00Z"}"#});
+        let complete =
+            json!({SERVERS: "s", CLIENTS: "c", NODES: "n", REVOKED: r#"{"mini-1": "2026-01-01T00:00:00Z"}"#});
         let parsed = parse(complete).expect("complete");
         assert_eq!((parsed.clients.as_str(), parsed.nodes.as_str()), ("c", "n"));
+        assert_eq!(parsed.servers, "s");
+        let of_older_version = parse(json!({CLIENTS: "c", NODES: "n", REVOKED: "{}"}));
+        assert_eq!(of_older_version.expect("complete").servers, "");
         assert_eq!(parsed.revoked["mini-1"].to_string(), "2026-01-01T00:00:00Z");
         for incomplete in [
             json!({}),

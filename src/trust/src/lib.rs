@@ -7,11 +7,18 @@
 //! Invariant: a certificate that was issued to a node before its FleetNode was deleted is revoked,
 //! also if the server did not run at the time of the deletion.
 
+mod authority_rotation;
 mod fleet_trust;
 mod machine_certificate;
 mod membership;
 mod node_ledger;
+mod published_trust;
 
+pub use authority_rotation::{
+    AuthorityRotation, FleetAuthorities, RequestRotationError, RotationPhase, RotationStatus,
+    request_retirement, request_rotation, rotation_status,
+};
 pub use machine_certificate::{MachineCertificate, OperatorTlsError, Purpose, operator_tls};
 pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership};
 pub use node_ledger::TrustPublisher;
+pub use published_trust::{ClientAuthorities, PublishedTrust};

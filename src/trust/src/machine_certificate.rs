@@ -6,23 +6,20 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::core::DeserializeGuard;
-use kube::runtime::watcher;
-use kube::{Api, Client};
+use kube::Client;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::fleet_trust::FleetTrust;
+use crate::published_trust::PublishedTrust;
 use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::file::replace;
 use rooflet_base::task::Tasks;
-use rooflet_client::{Cache, CertificateKind, Changes, SigningError, sign};
+use rooflet_client::{CertificateKind, SigningError, sign};
 use rooflet_pki::{
     Identity, KeyRequest, MachineTls, MachineTlsError, NodeCertificate, Revocations, Role, is_ip_or_dns_name,
     read_private,
@@ -116,6 +113,7 @@ enum RequestError {
 /// Keeper of the certificate.
 pub struct MachineCertificate {
     client: Client,
+    published: PublishedTrust,
     tls: Arc<MachineTls>,
     purpose: Purpose,
     /// File that stores certificate and trust, so that they are available without an API server.
@@ -128,6 +126,7 @@ impl MachineCertificate {
     /// Reads the file, and keeps the certificate current until `tasks` stop.
     pub fn keep(
         client: Client,
+        published: PublishedTrust,
         tls: Arc<MachineTls>,
         purpose: Purpose,
         file: Option<Utf8PathBuf>,
@@ -137,37 +136,33 @@ impl MachineCertificate {
             .as_deref()
             .map(|path| restore(path, &tls))
             .unwrap_or_default();
-        let clock = Clock::System;
-        let changes = Changes::new();
-        let config = watcher::Config::default().fields(&format!("metadata.name={FLEET_TRUST}"));
-        let api: Api<DeserializeGuard<ConfigMap>> = Api::namespaced(client.clone(), FLEET_TRUST_NAMESPACE);
-        let published = rooflet_client::watch(tasks, api, config, &clock, &changes);
         let keeper = Self {
             client,
+            published,
             tls,
             purpose,
             file,
-            clock,
+            clock: Clock::System,
             held,
         };
         let stop = tasks.stop_token();
         tasks.spawn_detached(async move {
-            let running = keeper.run(published, changes.subscribe());
-            stop.run_until_cancelled(running).await;
+            stop.run_until_cancelled(keeper.run()).await;
         });
     }
 
-    async fn run(mut self, published: Cache<ConfigMap>, mut changed_rx: watch::Receiver<u64>) {
+    async fn run(mut self) {
+        let mut changed_rx = self.published.changes.subscribe();
         let mut next_request = Timestamp::MIN;
         let mut is_warned = false;
         loop {
             changed_rx.mark_unchanged();
-            let found = published.list();
-            if let Some(trust) = found.first().and_then(|config_map| FleetTrust::parse(config_map)) {
+            if let Some(trust) = self.published.current() {
                 self.follow(trust);
             }
             let is_agent = matches!(self.purpose, Purpose::Agent { .. });
-            if is_agent && published.is_synced() && found.is_empty() && !is_warned {
+            let is_synced = self.published.config_maps.is_synced();
+            if is_agent && is_synced && self.published.config_maps.list().is_empty() && !is_warned {
                 is_warned = true;
                 warn!(
                     "the API server publishes no certificate authorities of a fleet, so other machines cannot connect; \
@@ -175,7 +170,7 @@ impl MachineCertificate {
                 );
             }
             let now = self.clock.now();
-            let is_known = !self.held.trust.nodes.is_empty() && published.is_synced();
+            let is_known = !self.held.trust.nodes.is_empty() && is_synced;
             let is_due = self.held.is_due(&self.purpose, now) || self.is_revoked();
             if is_known && now >= next_request && is_due {
                 match self.request().await {
@@ -187,7 +182,12 @@ impl MachineCertificate {
                 }
                 next_request = self.clock.now() + RETRY;
             }
-            let wait = match self.held.certificate.is_empty() {
+            if !self.held.certificate.is_empty() {
+                self.published.set_serving(&self.held.authorities);
+            }
+            // A request that is due was rejected, or must wait for the end of the interval.
+            let is_due = self.held.is_due(&self.purpose, self.clock.now()) || self.is_revoked();
+            let wait = match is_due {
                 true => RETRY,
                 false => PERIOD,
             };

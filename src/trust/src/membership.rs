@@ -24,7 +24,7 @@ pub struct Membership {
     pub node: String,
     /// URL of the API server.
     pub server: String,
-    authority: Option<AuthorityHash>,
+    authorities: Vec<AuthorityHash>,
     client: Client,
 }
 
@@ -60,7 +60,10 @@ impl Membership {
             directory: directory.to_owned(),
             node,
             server: url.to_string().trim_end_matches('/').to_owned(),
-            authority: authorities.first().and_then(|der| AuthorityHash::of(der)),
+            authorities: authorities
+                .iter()
+                .filter_map(|der| AuthorityHash::of(der))
+                .collect(),
             client: connect(&source, clock).await?,
         }))
     }
@@ -68,7 +71,7 @@ impl Membership {
     /// Returns true if the API server with this authority accepts the credentials. Returns an error
     /// if it does not answer.
     pub async fn is_valid(&self, authority: AuthorityHash) -> Result<bool, ApiError> {
-        if self.authority != Some(authority) {
+        if !self.authorities.contains(&authority) {
             return Ok(false);
         }
         let own = ListParams::default().fields(&format!("metadata.name={}", self.node));

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::info;
 
+use crate::authority_rotation::FleetAuthorities;
 use crate::fleet_trust::{FleetTrust, apply, config_maps};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::{Clock, since};
@@ -23,6 +24,8 @@ use rooflet_pki::Revocations;
 /// ConfigMap with name and UID of the existing FleetNodes. Only the server reads it.
 const KNOWN_NODES: &str = "rooflet-known-nodes";
 const KNOWN: &str = "nodes.json";
+/// Interval between checks whether an authority was rotated.
+const ROTATION_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Longest lifetime of a certificate. A revocation is not needed longer.
 const RETENTION: Duration = Duration::from_secs(366 * 24 * 3600);
 
@@ -54,10 +57,7 @@ impl Ledger {
 pub struct TrustPublisher {
     pub client: Client,
     pub clock: Clock,
-    /// Authority of client certificates, in PEM.
-    pub clients: String,
-    /// Authority of serving certificates of nodes, in PEM.
-    pub nodes: String,
+    pub authorities: FleetAuthorities,
     /// Revocations that the API server of this process applies.
     pub revocations: Revocations,
 }
@@ -89,17 +89,19 @@ impl TrustPublisher {
         };
         self.revocations.replace(stored.revoked.clone());
         fleet.synced().await;
-        let mut is_published = false;
+        let mut published = None;
         loop {
             changed_rx.mark_unchanged();
             let mut current = stored.clone();
             current.observe(present(&fleet), self.clock.now());
+            let trust = self.authorities.trust(current.revoked.clone());
+            let is_published = published.as_ref() == Some(&trust);
             if current != stored || !is_published {
                 self.revocations.replace(current.revoked.clone());
-                match self.publish(&current, &stored, is_published).await {
+                match self.publish(&current, (!is_published).then_some(&trust)).await {
                     Ok(()) => {
                         attempts.succeeded();
-                        (stored, is_published) = (current, true);
+                        (stored, published) = (current, Some(trust));
                     }
                     Err(err) => {
                         tokio::time::sleep(attempts.failed(&err)).await;
@@ -107,8 +109,9 @@ impl TrustPublisher {
                     }
                 }
             }
-            if changed_rx.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = changed_rx.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(ROTATION_CHECK_PERIOD) => {}
             }
         }
     }
@@ -124,13 +127,8 @@ impl TrustPublisher {
     }
 
     /// Stores the revocations first: if the second write fails, the deletion is found again.
-    async fn publish(&self, current: &Ledger, stored: &Ledger, is_published: bool) -> Result<(), ApiError> {
-        if !is_published || current.revoked != stored.revoked {
-            let trust = FleetTrust {
-                clients: self.clients.clone(),
-                nodes: self.nodes.clone(),
-                revoked: current.revoked.clone(),
-            };
+    async fn publish(&self, current: &Ledger, trust: Option<&FleetTrust>) -> Result<(), ApiError> {
+        if let Some(trust) = trust {
             trust.publish(&self.client).await?;
         }
         let known =

@@ -3,9 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 
 use rooflet_proxy::{Proxy, Upstream};
 
@@ -14,8 +12,8 @@ use rooflet_proxy::{Proxy, Upstream};
 pub struct GatewayAddress {
     /// If the gateway listens on all addresses, the loopback address is used.
     pub address: SocketAddr,
-    /// Authority of the gateway's certificate in PEM, if the gateway serves HTTPS.
-    pub authority: Option<String>,
+    /// TLS that trusts the gateway's certificate, if the gateway serves HTTPS.
+    pub tls: Option<Arc<ClientConfig>>,
 }
 
 /// Connections to gateway and agents.
@@ -47,21 +45,14 @@ impl GatewayAddress {
             });
         }
         let authority = address.to_string().parse().ok()?;
-        let Some(pem) = &self.authority else {
+        let Some(tls) = &self.tls else {
             return Some((Proxy::new(), Upstream::Tcp(authority)));
         };
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            roots.add(certificate.ok()?).ok()?;
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .ok()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
         // The certificate must contain this address.
         let node = address.ip().to_string();
-        Some((Proxy::with_tls(Arc::new(tls)), Upstream::Node { authority, node }))
+        Some((
+            Proxy::with_tls(Arc::clone(tls)),
+            Upstream::Node { authority, node },
+        ))
     }
 }

@@ -79,7 +79,7 @@ impl Page {
         std::fs::write(&kubeconfig, content.to_string()).expect("writable");
         let gateway = has_gateway.then(|| GatewayAddress {
             address: address.parse().expect("an address"),
-            authority: None,
+            tls: None,
         });
         let config = WebConfig {
             api_server: KubeconfigSource::File(kubeconfig.clone()),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures::future;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -18,6 +19,7 @@ use crate::endpoints::options::WriteOptions;
 use crate::engine::{Edit, Engine, Target, Warnings};
 use crate::object;
 use crate::status::{ApiError, Reason};
+use rooflet_pki::Authority;
 use rooflet_store::{Event, EventKind, ListOptions, Record};
 
 const SERVICE_ACCOUNT: &str = "default";
@@ -34,7 +36,7 @@ const MANAGER: &str = "kube-controller-manager";
 pub(crate) struct NamespaceDefaults {
     engine: Engine,
     /// Authority of the server's certificate, in PEM. If `None`, namespaces have no ConfigMap.
-    authority: Option<Arc<str>>,
+    authority: Option<Authority>,
     /// Namespaces to process.
     dirty: BTreeSet<String>,
     /// Namespaces to retry after a delay.
@@ -77,7 +79,7 @@ impl WatchLoop for NamespaceDefaults {
 }
 
 impl NamespaceDefaults {
-    pub(crate) fn new(engine: Engine, authority: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(engine: Engine, authority: Option<Authority>) -> Self {
         Self {
             engine,
             authority,
@@ -87,8 +89,15 @@ impl NamespaceDefaults {
     }
 
     pub(crate) async fn run(self, stop: CancellationToken) {
-        let store = self.engine.store.clone();
-        watch_loop::run(&store, self, stop).await;
+        let mut changes = self.authority.as_ref().map(Authority::changes);
+        loop {
+            let controller = Self::new(self.engine.clone(), self.authority.clone());
+            tokio::select! {
+                () = watch_loop::run(&self.engine.store, controller, stop.clone()) => return,
+                // The next loop starts with all namespaces.
+                () = wait_for_change(&mut changes) => {}
+            }
+        }
     }
 
     /// Creates the missing objects of all namespaces. The controller repeats failed writes.
@@ -123,9 +132,10 @@ impl NamespaceDefaults {
     }
 
     async fn ensure_config_map(&self, namespace: &str) -> Result<(), ApiError> {
-        let Some(authority) = &self.authority else {
+        let Some(authority) = self.authority.as_ref().map(Authority::certificate_pem) else {
             return Ok(());
         };
+        let authority = authority.as_str();
         let target = self.target(BuiltIn::ConfigMap, namespace, CONFIG_MAP);
         let Some(record) = self.engine.store.get(&target.key()) else {
             let metadata = json!({"name": CONFIG_MAP, "namespace": namespace});
@@ -157,6 +167,16 @@ impl NamespaceDefaults {
             .create(target, object, WriteOptions::INTERNAL, &mut warnings);
         expect_race(created.await.map(drop))
     }
+}
+
+/// Waits forever if there is no authority.
+async fn wait_for_change(changes: &mut Option<watch::Receiver<()>>) {
+    if let Some(changes) = changes
+        && changes.changed().await.is_ok()
+    {
+        return;
+    }
+    future::pending().await
 }
 
 fn names(namespaces: &[Arc<Record>]) -> BTreeSet<String> {

@@ -174,8 +174,8 @@ async fn every_namespace_has_an_account_and_the_authority() {
     until(&server, &account("team"), "the account", exists).await;
     until(&server, &map("team"), "the authority", exists).await;
     let created = server.get(&map("team")).await.body;
-    let authority = std::fs::read_to_string(server.directory.path.path().join("ca.pem")).expect("a file");
-    assert_eq!(created["data"], json!({"ca.crt": authority}));
+    let authority = server.authority.as_ref().expect("a server with TLS");
+    assert_eq!(created["data"], json!({"ca.crt": authority.certificate_pem()}));
     let owner = &created["metadata"]["managedFields"][0];
     assert_eq!(owner["manager"], "kube-controller-manager", "{created}");
 
@@ -190,6 +190,12 @@ async fn every_namespace_has_an_account_and_the_authority() {
     assert_eq!(server.merge(&map("team"), &changed).await.code, 200);
     let is_repaired = |_: u16, body: &Value| body["data"] == created["data"];
     until(&server, &map("team"), "the repaired authority", is_repaired).await;
+
+    authority.rotate(Clock::System.now()).expect("a new authority");
+    let both = json!({"ca.crt": authority.certificate_pem()});
+    assert_ne!(both, created["data"]);
+    let is_rotated = |_: u16, body: &Value| body["data"] == both;
+    until(&server, &map("team"), "both authorities", is_rotated).await;
 
     let namespace = "/api/v1/namespaces/team";
     assert_eq!(server.delete(namespace).await.code, 200);

@@ -30,7 +30,7 @@ impl Fleet {
         };
         let request = request.unwrap();
         let tls = MachineTls::new(Revocations::default());
-        tls.set_authorities(self.clients.certificate_pem(), self.nodes.certificate_pem())
+        tls.set_authorities(&self.clients.certificate_pem(), &self.nodes.certificate_pem())
             .unwrap();
         let certificate = self.sign(&request.request_pem, purpose, Clock::System.now());
         tls.set_certificate(&certificate, &request.key_pem).unwrap();
@@ -95,9 +95,9 @@ fn each_side_checks_authority_role_and_name_of_the_other() {
         params.distinguished_name.push(kind, text);
     }
     params.extended_key_usages = vec![usage];
-    let certificate = params.signed_by(&key, fleet.clients.issuer()).unwrap();
+    let certificate = params.signed_by(&key, &*fleet.clients.issuing().issuer).unwrap();
     stranger
-        .set_authorities(fleet.clients.certificate_pem(), fleet.nodes.certificate_pem())
+        .set_authorities(&fleet.clients.certificate_pem(), &fleet.nodes.certificate_pem())
         .unwrap();
     stranger
         .set_certificate(&certificate.pem(), &key.serialize_pem())
@@ -126,7 +126,7 @@ fn machine_without_certificate_or_authorities_is_rejected() {
     shake(&client, &empty, "mini-1").unwrap_err();
     // The state can be completed later.
     empty
-        .set_authorities(fleet.clients.certificate_pem(), fleet.nodes.certificate_pem())
+        .set_authorities(&fleet.clients.certificate_pem(), &fleet.nodes.certificate_pem())
         .unwrap();
     let request = KeyRequest::serving("mini-1", &["192.0.2.7".to_owned()]).unwrap();
     let certificate = fleet.sign(&request.request_pem, Purpose::Serving, Clock::System.now());

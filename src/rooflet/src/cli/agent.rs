@@ -28,7 +28,7 @@ use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki::{CertificateMetrics, MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
-use rooflet_trust::{KUBECONFIG_FILE, MACHINE_TLS_FILE, MachineCertificate, Purpose};
+use rooflet_trust::{KUBECONFIG_FILE, MACHINE_TLS_FILE, MachineCertificate, PublishedTrust, Purpose};
 
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]
@@ -199,23 +199,26 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         // A supervisor rotates the logs of its children.
         own_log::limit(&tasks);
     }
-    let client = match &api_server {
+    let (client, trust) = match &api_server {
         Some(source) => {
             let connecting = connect(source, &Clock::System).await;
             let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
-            Some(match kubeconfig {
-                Some(path) => keep_credentials(client, path, certificate, &tasks),
-                None => client,
-            })
+            match kubeconfig {
+                Some(path) => {
+                    let (client, trust) = keep_credentials(client, path, certificate, requires_fleet, &tasks);
+                    (Some(client), trust)
+                }
+                None => (Some(client), None),
+            }
         }
-        None => None,
+        None => (None, None),
     };
     let listener = listeners::bind("--listen", args.listen)
         .await
         .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?;
     let bound = listener.local_addr().context("reading the bound address")?;
     let fleet_tls = requires_fleet.then(|| MachineTls::new(Revocations::default()));
-    if let (Some(tls), Some(client)) = (&fleet_tls, &client) {
+    if let (Some(tls), Some(client), Some(trust)) = (&fleet_tls, &client, trust) {
         let address = args
             .advertise_address
             .clone()
@@ -227,7 +230,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         );
         let file = Some(args.state_dir.join(MACHINE_TLS_FILE));
         certificates.observe_machine(tls);
-        MachineCertificate::keep(client.clone(), tls.clone(), purpose, file, &tasks);
+        MachineCertificate::keep(client.clone(), trust, tls.clone(), purpose, file, &tasks);
     }
     let tls = match (files, &fleet_tls) {
         (Some(config), _) => Some(AgentTls {
@@ -313,23 +316,28 @@ fn matrix_unit_kernels() -> Option<bool> {
 }
 
 /// Returns a client that follows changes of the kubeconfig, and whose certificate is renewed, while
-/// the tasks run.
+/// the tasks run. Also returns the trust of the fleet that a node has joined.
 fn keep_credentials(
     client: Client,
     kubeconfig: Utf8PathBuf,
     certificate: Option<NodeCertificate>,
+    serves_fleet: bool,
     tasks: &Tasks,
-) -> Client {
+) -> (Client, Option<PublishedTrust>) {
     let (client, renewable) = Renewable::new(client);
+    let trust = certificate
+        .is_some()
+        .then(|| PublishedTrust::watch(client.clone(), serves_fleet, tasks));
     let credentials = NodeCredentials {
         kubeconfig,
         certificate,
+        trust: trust.clone(),
         client: client.clone(),
         renewable,
         clock: Clock::System,
     };
     tasks.spawn_detached(credentials.keep(tasks.stop_token()));
-    client
+    (client, trust)
 }
 
 /// Returns the host of a simulated Mac. Only its disk is real.

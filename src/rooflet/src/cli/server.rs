@@ -2,6 +2,7 @@
 
 pub(super) mod data;
 mod processes;
+pub(super) mod rotate_ca;
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};

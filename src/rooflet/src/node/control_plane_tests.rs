@@ -69,7 +69,7 @@ impl Fixture {
         pki::kubeconfig::write(
             kubeconfig.as_std_path(),
             &url,
-            authority.certificate_pem(),
+            &authority.certificate_pem(),
             pki::kubeconfig::Credentials::Token(token.reveal()),
         )
         .expect("written");
@@ -386,7 +386,7 @@ async fn wrong_authority_token_and_port_have_distinct_errors() {
     pki::kubeconfig::write(
         path.as_std_path(),
         url.trim_matches(['"', '\'']),
-        authority.certificate_pem(),
+        &authority.certificate_pem(),
         pki::kubeconfig::Credentials::Token(token.reveal()),
     )
     .expect("written");

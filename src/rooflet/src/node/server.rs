@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use super::audit_log::AuditLog;
@@ -26,7 +26,7 @@ use rooflet_apiserver::{
 use rooflet_artifact::remote::HubAccess;
 use rooflet_authorizer::NodeAuthorizer;
 use rooflet_base::clock::Clock;
-use rooflet_base::error::ExitStatus;
+use rooflet_base::error::{Chain, ExitStatus};
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::{Tasks, TasksError};
 use rooflet_client::{ConnectError, KubeconfigSource};
@@ -44,7 +44,9 @@ use rooflet_pki::{
     Revocations, SecretsKey, ServingCertificate, Token, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
-use rooflet_trust::{MachineCertificate, Purpose, TrustPublisher};
+use rooflet_trust::{
+    AuthorityRotation, FleetAuthorities, MachineCertificate, PublishedTrust, Purpose, TrustPublisher,
+};
 use rooflet_web::{GatewayAddress, HistorySource, WebConfig};
 
 /// Timeout of streams after the process was asked to stop.
@@ -135,6 +137,8 @@ pub(crate) enum StartServerError {
     Certificate(#[from] IssueError),
     #[error("setting up TLS for agents")]
     AgentTls(#[from] MachineTlsError),
+    #[error("setting up TLS for the gateway")]
+    GatewayTls(#[from] rustls::Error),
     #[error("writing the kubeconfig")]
     Kubeconfig(#[from] kubeconfig::WriteKubeconfigError),
     #[error("writing the kubeconfigs of gateway and controller")]
@@ -166,6 +170,7 @@ impl StartServerError {
             | Self::AccountKey(_)
             | Self::Certificate(_)
             | Self::AgentTls(_)
+            | Self::GatewayTls(_)
             | Self::Kubeconfig(_)
             | Self::ProcessKubeconfigs(_) => ExitStatus::Config,
             Self::ApiServer(_) | Self::Connect(_) | Self::Listener(_) | Self::Metrics(_) => {
@@ -223,18 +228,34 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     let client = follow(&api_server, &clock, tasks).await?;
     let local_authority = || Authority::open(config.data_dir.as_std_path(), AuthorityKind::Serving, &clock);
     let local_authority = config.has_local_authority.then(local_authority).transpose()?;
-    let serving = authorities.map(|authorities| {
+    let serving = authorities.map(|started| {
+        let StartedApiServer {
+            authorities,
+            users,
+            revocations,
+        } = started;
         let publisher = TrustPublisher {
             client: client.clone(),
             clock: clock.clone(),
-            clients: authorities.clients,
-            nodes: authorities.nodes,
-            revocations: authorities.revocations,
+            authorities: authorities.clone(),
+            revocations,
         };
         publisher.start(tasks);
-        authorities.serving
+        let serving = Arc::clone(&authorities.servers);
+        let rotation = AuthorityRotation {
+            client: client.clone(),
+            authorities,
+            users,
+            clock: clock.clone(),
+        };
+        rotation.start(tasks);
+        serving
     });
-    let serving = serving.or_else(|| local_authority.map(Arc::new));
+    let serving = serving.or_else(|| {
+        let authority = Arc::new(local_authority?);
+        reload(Arc::clone(&authority), clock.clone(), tasks);
+        Some(authority)
+    });
     let speeds = SpeedHistory::default();
     if has(Role::Controller) {
         let data_dir = config.data_dir.clone();
@@ -270,7 +291,8 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             let client_config = Arc::new(tls.client_config()?);
             config.certificates.observe_machine(&tls);
             let name = Host::Native.identity().hostname.to_lowercase();
-            MachineCertificate::keep(client.clone(), tls, purpose(name), None, tasks);
+            let trust = PublishedTrust::watch(client.clone(), false, tasks);
+            MachineCertificate::keep(client.clone(), trust, tls, purpose(name), None, tasks);
             Ok::<_, StartServerError>(Some(client_config))
         }
     };
@@ -280,7 +302,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         let gateway = match (config.gateway_listen.ip().is_loopback(), files, &serving) {
             (_, Some(_), _) => None,
             (true, None, _) | (false, None, None) => Some(None),
-            (false, None, Some(authority)) => Some(Some(authority.certificate_pem().to_owned())),
+            (false, None, Some(authority)) => Some(Some(Arc::new(authority.client_config()?))),
         };
         let page = WebConfig {
             api_server: api_server.clone(),
@@ -289,9 +311,9 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
                 let clock = clock.clone();
                 HistorySource::new(move |uid| speeds.of(uid, clock.now()))
             }),
-            gateway: gateway.map(|authority| GatewayAddress {
+            gateway: gateway.map(|tls| GatewayAddress {
                 address: config.gateway_listen,
-                authority,
+                tls,
             }),
             agent_tls: agent_tls(|name| Purpose::Operator { name })?,
             serving_tls: match address.ip().is_loopback() {
@@ -333,13 +355,29 @@ fn identity(hostname: &str, roles: &[Role], data_dir: &Utf8Path) -> String {
     }
 }
 
-/// Authorities of a started API server.
-struct Authorities {
-    serving: Arc<Authority>,
-    /// Authority of client certificates, in PEM.
-    clients: String,
-    /// Authority of serving certificates of nodes, in PEM.
-    nodes: String,
+/// Interval between checks whether another process rotated the authority.
+const RELOAD_PERIOD: Duration = Duration::from_secs(2);
+
+/// Follows rotations of an authority by another process until `tasks` stop.
+fn reload(authority: Arc<Authority>, clock: Clock, tasks: &Tasks) {
+    let stop = tasks.stop_token();
+    tasks.spawn_detached(async move {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(RELOAD_PERIOD) => {}
+            }
+            if let Err(err) = authority.reload(&clock) {
+                warn!(error = %Chain(&err), "failed to read the certificate authority again");
+            }
+        }
+    });
+}
+
+/// Authorities and users of a started API server.
+struct StartedApiServer {
+    authorities: FleetAuthorities,
+    users: UserCertificates,
     /// Revocations that the API server applies.
     revocations: Revocations,
 }
@@ -363,7 +401,7 @@ async fn start_api_server(
     clock: &Clock,
     registry: &Registry,
     tasks: &Tasks,
-) -> Result<Authorities, StartServerError> {
+) -> Result<StartedApiServer, StartServerError> {
     let directory: &Utf8Path = &config.data_dir;
     data_dir::create(directory).map_err(|err| StartServerError::DataDir {
         path: directory.to_owned(),
@@ -383,42 +421,39 @@ async fn start_api_server(
         info!(path = %secrets_key, "Secrets are encrypted with a new key");
     }
     let open_authority = |kind| Authority::open(directory.as_std_path(), kind, clock);
-    let authority = Arc::new(open_authority(AuthorityKind::Serving)?);
-    let clients = open_authority(AuthorityKind::Client)?;
-    let nodes = open_authority(AuthorityKind::Node)?;
-    let fleet = clients.fleet();
-    let authorities = Authorities {
-        serving: Arc::clone(&authority),
-        clients: clients.certificate_pem().to_owned(),
-        nodes: nodes.certificate_pem().to_owned(),
-        revocations: Revocations::default(),
+    let authorities = FleetAuthorities {
+        servers: Arc::new(open_authority(AuthorityKind::Serving)?),
+        clients: open_authority(AuthorityKind::Client)?,
+        nodes: open_authority(AuthorityKind::Node)?,
     };
+    let revocations = Revocations::default();
+    let clients = authorities.clients.clone();
     let signers = CertificateSigners {
-        client: clients,
-        node: nodes,
+        client: authorities.clients.clone(),
+        node: authorities.nodes.clone(),
         uri_of: Some(Box::new(move |common_name, organizations| {
             let identity = Identity::of_subject(common_name, organizations)?;
-            Some(identity.uri(fleet.as_deref()?))
+            Some(identity.uri(&clients.fleet()?))
         })),
-        revocations: authorities.revocations.clone(),
+        revocations: revocations.clone(),
         nodes: Some(NodeResource {
             group: rooflet_api::GROUP,
             version: rooflet_api::VERSION,
             plural: "fleetnodes",
         }),
     };
-    let users = UserCertificates::new(&signers.client, authorities.revocations.clone(), clock.clone())?;
+    let users = UserCertificates::new(&authorities.clients, revocations.clone(), clock.clone())?;
     let token = Token::open(directory.as_std_path())?;
     let names = machine_names(address.ip(), config.tls_sans.clone());
-    let certificate = ServingCertificate::issue(Arc::clone(&authority), names, clock.clone())?;
+    let certificate = ServingCertificate::issue(Arc::clone(&authorities.servers), names, clock.clone())?;
     let tls = Arc::new(certificate.server_config(&users)?);
 
     let api = ApiServerConfig {
         token: token.clone(),
         account_key: Some(Arc::new(AccountKey::open(directory.as_std_path())?)),
         tls: Some(tls),
-        authority: Some(authority.certificate_pem().into()),
-        users: Some(users),
+        authority: Some(authorities.servers.as_ref().clone()),
+        users: Some(users.clone()),
         signers: Some(signers),
         in_flight: config.in_flight,
         audit: config.audit.map(|policy| Audit {
@@ -448,23 +483,28 @@ async fn start_api_server(
         from_here.set_ip(Ipv4Addr::LOCALHOST.into());
     }
     let url = format!("https://{from_here}");
+    let (own, server) = (config.kubeconfig_out.clone(), url.clone());
+    let write_administrator = move |authority: &str| {
+        kubeconfig::write_extended(
+            own.as_std_path(),
+            &server,
+            authority,
+            Credentials::Token(token.reveal()),
+            web_address.map(rooflet_web::kubeconfig_extension),
+        )
+    };
     let processes = ProcessKubeconfigs {
         data_dir: directory.to_owned(),
-        server: url.clone(),
-        authority: authority.certificate_pem().to_owned(),
-        clients: open_authority(AuthorityKind::Client)?,
+        server: url,
+        servers: Arc::clone(&authorities.servers),
+        clients: authorities.clients.clone(),
+        write_administrator: Box::new(write_administrator),
         hostname: Host::Native.identity().hostname.to_lowercase(),
         clock: clock.clone(),
     };
     let renew_at = processes.write_or_keep()?;
+    (processes.write_administrator)(&authorities.servers.certificate_pem())?;
     processes.keep(renew_at, tasks);
-    kubeconfig::write_extended(
-        config.kubeconfig_out.as_std_path(),
-        &url,
-        authority.certificate_pem(),
-        Credentials::Token(token.reveal()),
-        web_address.map(rooflet_web::kubeconfig_extension),
-    )?;
     info!(kubeconfig = %config.kubeconfig_out, "kubeconfig written");
     tasks.spawn("store-close", |stop| {
         Box::pin(async move {
@@ -475,7 +515,11 @@ async fn start_api_server(
     });
     // The start parses all objects and definitions, and frees most of it again.
     host::release_freed_memory();
-    Ok(authorities)
+    Ok(StartedApiServer {
+        authorities,
+        users,
+        revocations,
+    })
 }
 
 /// Returns the names of a serving certificate of this machine.

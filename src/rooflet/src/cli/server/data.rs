@@ -24,11 +24,14 @@ use rooflet_client::{KubeconfigSource, connect};
 use rooflet_store::{Contents, OpenStoreError, Store, StoreConfig, StoreLock};
 
 /// Files with keys, besides the store. The server creates missing ones.
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 9] = [
     SECRETS_KEY,
     "ca.pem",
     "client-ca.pem",
     "node-ca.pem",
+    "ca-previous.pem",
+    "client-ca-previous.pem",
+    "node-ca-previous.pem",
     "service-account-key.pem",
     "token",
 ];
