@@ -143,6 +143,8 @@ fn keys_permit_models_within_limits() {
         r#"rooflet_gateway_key_tokens_total{key="team-a",kind="prompt",model="guide",namespace="default"}"#;
     assert!(metrics.contains(counted), "{metrics}");
 
+    check_audit(&cluster);
+
     // A deleted key is rejected, and no log contains a secret.
     key(&cluster, "delete team-a");
     eventually("the deleted key being rejected", || match ask(&client) {
@@ -153,6 +155,53 @@ fn keys_permit_models_within_limits() {
         let text = std::fs::read_to_string(cluster.scratch.join(log)).expect("a log");
         assert!(!text.contains(&secret), "{log} contains the secret");
     }
+}
+
+/// Every denied use of a key is in the gateway's audit log, without secrets.
+fn check_audit(cluster: &Cluster) {
+    let expected = [
+        ("", 401, "MissingKey", "/v1/chat/completions"),
+        ("", 401, "MissingKey", "/v1/models"),
+        ("", 401, "UnknownKey", "/v1/chat/completions"),
+        (
+            "apikey:other/team-b",
+            404,
+            "ModelNotFound",
+            "/v1/chat/completions",
+        ),
+        (
+            "apikey:default/team-c",
+            403,
+            "ModelNotPermitted",
+            "/v1/chat/completions",
+        ),
+        (
+            "apikey:default/team-a",
+            429,
+            "TokensPerMinute",
+            "/v1/chat/completions",
+        ),
+    ];
+    let log = cluster.scratch.join("data").join("gateway-audit.log");
+    for (user, status, reason, path) in expected {
+        eventually("the event of a denied use", || {
+            let text = std::fs::read_to_string(&log).map_err(|err| err.to_string())?;
+            let is_expected = |line: &str| {
+                let event: serde_json::Value = serde_json::from_str(line).expect("JSON");
+                event["user"]["username"] == user
+                    && event["responseStatus"]["code"] == status
+                    && event["annotations"]["authorization.k8s.io/reason"] == reason
+                    && event["requestURI"] == path
+                    && event["sourceIPs"][0] == "127.0.0.1"
+            };
+            match text.lines().any(is_expected) {
+                true => Ok(()),
+                false => Err(format!("{user} {status} {reason}: {text}")),
+            }
+        });
+    }
+    let text = std::fs::read_to_string(&log).expect("the audit log");
+    assert!(!text.contains("sk-rf-"), "{text}");
 }
 
 #[test]

@@ -170,6 +170,23 @@ fn agents_on_the_network_accept_only_machines_of_the_fleet() {
         );
     }
 
+    let audit = cluster.scratch.join("mini-1").join("audit.log");
+    let events = eventually("the denied requests in the agent's audit log", || {
+        let text = std::fs::read_to_string(&audit).map_err(|err| err.to_string())?;
+        let parse = |line: &str| serde_json::from_str::<Value>(line).expect("JSON");
+        let events: Vec<Value> = text.lines().map(parse).collect();
+        (events.len() >= 2).then_some(events).ok_or(text)
+    });
+    for (event, path) in events.iter().zip(["/v1/models", "/replicas/default/x/logs"]) {
+        assert_eq!(event["user"]["username"], "node/mini-2", "{event}");
+        assert_eq!(event["requestURI"], path, "{event}");
+        assert_eq!(event["sourceIPs"][0], address.as_str(), "{event}");
+        assert_eq!(
+            event["annotations"]["authorization.k8s.io/decision"], "forbid",
+            "{event}"
+        );
+    }
+
     // The certificates of a deleted node are revoked. The node must join again.
     cluster.kubectl.run("delete mac/mini-2").ok();
     eventually("the revocation at the API server", || {

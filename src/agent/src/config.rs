@@ -10,6 +10,7 @@ use rustls::ServerConfig;
 use crate::models::ServableModel;
 use crate::node::quiet_hours::QuietHours;
 use rooflet_artifact::remote::HubAccess;
+use rooflet_http_server::DenialAudit;
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki::{CertificateMetrics, Revocations};
 
@@ -64,6 +65,8 @@ pub struct AgentTls {
     pub config: Arc<ServerConfig>,
     /// Revoked nodes, if clients must present a certificate of the fleet.
     pub fleet: Option<Revocations>,
+    /// Receives every request that the role of its client does not permit.
+    pub audit: Option<DenialAudit>,
     /// Certificates that the agent's metrics show.
     pub certificates: CertificateMetrics,
 }

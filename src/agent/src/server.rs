@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+use self::callers::Callers;
 use super::manifests::ManifestSet;
 use super::replica::ReplicaKey;
 use super::workers::{Endpoint, Endpoints};
@@ -85,11 +86,14 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     let origin_rules = OriginRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
     let mut router = router(app, origin_rules);
     let tls = config.tls.clone();
-    if let Some(revocations) = tls.as_ref().and_then(|tls| tls.fleet.clone()) {
-        router = router.layer(axum::middleware::from_fn_with_state(
-            revocations,
-            callers::authorize,
-        ));
+    let callers = tls.as_ref().and_then(|tls| {
+        Some(Callers {
+            revocations: tls.fleet.clone()?,
+            audit: tls.audit.clone(),
+        })
+    });
+    if let Some(callers) = callers {
+        router = router.layer(axum::middleware::from_fn_with_state(callers, callers::authorize));
     }
     tasks.spawn("http", move |stop| {
         Box::pin(async move {

@@ -18,6 +18,7 @@ mod ring;
 mod usage;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +26,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, Method};
 use kube::{Api, Client};
 use tracing::{debug, info};
 
@@ -43,6 +44,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, watch};
+use rooflet_http_server::{DenialAudit, Denied};
 use rooflet_inference_api::ollama;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::ErrorCode;
@@ -68,6 +70,8 @@ pub(crate) struct Keys {
     /// `None` in a gateway without an API server.
     metrics: Option<KeyMetrics>,
     denial_log: Arc<Mutex<DenialLog>>,
+    /// Receives every denied use of a key.
+    audit: Option<DenialAudit>,
 }
 
 impl Keys {
@@ -80,7 +84,13 @@ impl Keys {
             denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
             clock,
             metrics: None,
+            audit: None,
         }
+    }
+
+    /// Records every denied use of a key.
+    pub(crate) fn with_audit(self, audit: Option<DenialAudit>) -> Self {
+        Self { audit, ..self }
     }
 
     /// Starts to watch the keys and to report their use. `identity` must be unique among running
@@ -103,6 +113,7 @@ impl Keys {
             denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
             clock,
             metrics: Some(metrics),
+            audit: None,
         };
         let (follower, mut changed_rx, stop) = (keys.clone(), changes.subscribe(), tasks.stop_token());
         let feed = cache.feed();
@@ -215,6 +226,14 @@ impl Keys {
         self.denied("ModelNotPermitted", error)
     }
 
+    /// Returns the error of a model that does not exist in the namespace of the key.
+    pub(crate) fn not_found(error: ApiError) -> ApiError {
+        ApiError {
+            denial: Some("ModelNotFound"),
+            ..error
+        }
+    }
+
     /// Returns the rate-limit headers of the key.
     pub(crate) fn headers(&self, identity: &KeyIdentity, path: &str) -> HeaderMap {
         let limits = lock(&self.ring).limits(identity, self.clock.instant());
@@ -225,7 +244,27 @@ impl Keys {
         if let Some(metrics) = &self.metrics {
             metrics.record_denial(reason);
         }
-        error
+        ApiError {
+            denial: Some(reason),
+            ..error
+        }
+    }
+
+    fn record(&self, request: &Asked, identity: Option<&KeyIdentity>, err: &ApiError) {
+        let (Some(audit), Some(reason)) = (&self.audit, err.denial) else {
+            return;
+        };
+        let user = identity.map(|identity| format!("apikey:{identity}"));
+        let denied = Denied {
+            method: &request.method,
+            path: &request.path,
+            headers: &request.headers,
+            client: request.client,
+            user: user.as_deref().unwrap_or_default(),
+            status: err.status,
+            reason,
+        };
+        audit.record(&denied, self.clock.now());
     }
 
     fn ring(&self) -> std::sync::MutexGuard<'_, KeyRing> {
@@ -275,6 +314,26 @@ impl Drop for KeyUse {
             .end(&self.identity, self.reserved, &self.model, used, now);
         if let Some(metrics) = &self.keys.metrics {
             metrics.record_use(&self.identity.namespace, &self.identity.name, &self.model, used);
+        }
+    }
+}
+
+/// Facts of a request, for the audit log.
+struct Asked {
+    method: Method,
+    path: String,
+    /// Without the secret of a valid key.
+    headers: HeaderMap,
+    client: Option<IpAddr>,
+}
+
+impl Asked {
+    fn of(request: &Request) -> Self {
+        Self {
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            headers: request.headers().clone(),
+            client: client_address(request.extensions()),
         }
     }
 }
@@ -330,6 +389,7 @@ pub(crate) async fn middleware(State(keys): State<Keys>, mut request: Request, n
                     "API key rejected"
                 );
             }
+            keys.record(&Asked::of(&request), None, &err);
             return err.into_response();
         }
     };
@@ -345,7 +405,11 @@ pub(crate) async fn middleware(State(keys): State<Keys>, mut request: Request, n
     request.headers_mut().remove(AUTHORIZATION);
     request.headers_mut().remove(X_API_KEY);
     request.extensions_mut().insert(identity.clone());
+    let asked = keys.audit.is_some().then(|| Asked::of(&request));
     let mut response = next.run(request).await;
+    if let (Some(asked), Some(err)) = (asked, response.extensions().get::<ApiError>()) {
+        keys.record(&asked, Some(&identity), err);
+    }
     response.headers_mut().extend(keys.headers(&identity, &path));
     response
 }

@@ -45,6 +45,7 @@ use rooflet_base::metrics::{Registry, Result};
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, watch};
 use rooflet_host::Host;
+use rooflet_http_server::DenialAudit;
 use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 use rooflet_telemetry::trace::Tracer;
@@ -74,6 +75,8 @@ pub struct GatewayAccess {
     /// True if every request needs an API key.
     pub requires_keys: bool,
     pub log: AccessLog,
+    /// Receives every denied use of a key.
+    pub audit: Option<DenialAudit>,
     /// Serves HTTPS instead of HTTP.
     pub serving_tls: Option<Arc<ServerConfig>>,
     /// Connects to agents on other machines. Without it, agents that require TLS are unreachable.
@@ -108,7 +111,8 @@ pub fn serve(
         access.requires_keys,
         clock.clone(),
         KeyMetrics::register(registry)?,
-    );
+    )
+    .with_audit(access.audit);
     let gateway = Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone())
         .with_tracer(tracer)
         .with_access_log(access.log)

@@ -183,7 +183,8 @@ impl Gateway {
             .split_once('/')
             .filter(|(namespace, _)| *namespace == identity.namespace);
         let found = in_namespace(requested).or_else(|| in_namespace(qualified?.1));
-        let model = found.ok_or_else(|| refusal::unknown(requested, LookupError::NotFound))?;
+        let unknown = || Keys::not_found(refusal::unknown(requested, LookupError::NotFound));
+        let model = found.ok_or_else(unknown)?;
         match identity.permits(&model.namespace, &model.name) {
             true => Ok(model),
             false => Err(self.keys.not_permitted(identity, &model.name)),

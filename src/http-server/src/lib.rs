@@ -4,10 +4,12 @@
 //! - A connection whose client sends no request, or reads no response, within a timeout is closed.
 //! - After `stop`, no new connection is accepted, and in-flight responses finish.
 
+mod audit;
 mod stall;
 mod tls;
 mod unread;
 
+pub use audit::{DenialAudit, Denied};
 pub use tls::{HandshakeError, Handshakes, PeerCertificates, serve_tls};
 
 use std::convert::Infallible;

@@ -2,7 +2,7 @@
 //! for their end.
 
 pub(crate) mod anonymous;
-mod audit_log;
+pub(crate) mod audit_log;
 pub(crate) mod data_dir;
 mod kubeconfig;
 pub(crate) mod listeners;

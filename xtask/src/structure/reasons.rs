@@ -54,6 +54,10 @@ const OTHER_WORDS: &[&str] = &[
     "InnocentVictim",
     "SubmissionsIgnored",
     "Timeout",
+    // Words of the audit log.
+    "NoIdentity",
+    "Revoked",
+    "RoleNotPermitted",
     // Error codes of the hub.
     "GatedRepo",
     "RepoNotFound",

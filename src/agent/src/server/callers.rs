@@ -8,7 +8,8 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tracing::info;
 
-use rooflet_http_server::PeerCertificates;
+use rooflet_base::clock::Clock;
+use rooflet_http_server::{DenialAudit, Denied, PeerCertificates};
 use rooflet_pki::{Identity, Revocations, Role};
 
 /// Subject of a request.
@@ -61,6 +62,24 @@ enum RefuseError {
     Role(Identity),
 }
 
+impl RefuseError {
+    /// Returns the fixed word of the audit log.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::NoIdentity => "NoIdentity",
+            Self::Revoked(_) => "Revoked",
+            Self::Role(_) => "RoleNotPermitted",
+        }
+    }
+
+    fn identity(&self) -> Option<&Identity> {
+        match self {
+            Self::NoIdentity => None,
+            Self::Revoked(identity) | Self::Role(identity) => Some(identity),
+        }
+    }
+}
+
 fn check(peer: Option<&PeerCertificates>, revocations: &Revocations, path: &str) -> Result<(), RefuseError> {
     let own = peer.and_then(|PeerCertificates(chain)| chain.first());
     let known = own.and_then(|own| Some((own, Identity::of_certificate(own)?)));
@@ -74,17 +93,33 @@ fn check(peer: Option<&PeerCertificates>, revocations: &Revocations, path: &str)
     }
 }
 
+/// Clients of an agent, and the audit of their refused requests.
+#[derive(Debug, Clone)]
+pub(super) struct Callers {
+    pub(super) revocations: Revocations,
+    pub(super) audit: Option<DenialAudit>,
+}
+
 /// Refuses requests of clients whose certificate does not permit them. Checks every request, so
 /// that a revocation also applies to open connections.
-pub(super) async fn authorize(
-    State(revocations): State<Revocations>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn authorize(State(callers): State<Callers>, request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<PeerCertificates>();
-    if let Err(err) = check(peer, &revocations, request.uri().path()) {
+    if let Err(err) = check(peer, &callers.revocations, request.uri().path()) {
         let client = request.extensions().get::<ConnectInfo<SocketAddr>>();
-        let client = client.map(|ConnectInfo(address)| address.to_string());
+        let client = client.map(|ConnectInfo(address)| *address);
+        if let Some(audit) = &callers.audit {
+            let denied = Denied {
+                method: request.method(),
+                path: request.uri().path(),
+                headers: request.headers(),
+                client: client.map(|address| address.ip()),
+                user: &err.identity().map(ToString::to_string).unwrap_or_default(),
+                status: StatusCode::FORBIDDEN,
+                reason: err.code(),
+            };
+            audit.record(&denied, Clock::System.now());
+        }
+        let client = client.map(|address| address.to_string());
         info!(client = client.unwrap_or_default(), error = %err, "request refused");
         return (StatusCode::FORBIDDEN, format!("{err}\n")).into_response();
     }

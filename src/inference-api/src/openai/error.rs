@@ -27,6 +27,8 @@ pub struct ApiError {
     pub retry_after_seconds: Option<u32>,
     /// Sizes, if the prompt is too long.
     pub overrun: Option<Overrun>,
+    /// Reason why the client's API key does not permit the request, for the audit log.
+    pub denial: Option<&'static str>,
 }
 
 /// Token counts of a prompt that is too long.
@@ -91,6 +93,7 @@ impl ApiError {
             code: Some(code),
             retry_after_seconds: None,
             overrun: None,
+            denial: None,
         }
     }
 

@@ -10,6 +10,7 @@ use kube::Client;
 
 use super::Failure;
 use crate::node::anonymous::AllowAnonymous;
+use crate::node::audit_log::AuditLog;
 use crate::node::tls_files::TlsFiles;
 use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
@@ -29,6 +30,9 @@ use rooflet_pki::{CertificateMetrics, MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
 use rooflet_trust::{KUBECONFIG_FILE, MACHINE_TLS_FILE, MachineCertificate, PublishedTrust, Purpose};
+
+/// File in the state directory: refused requests of other machines.
+const AUDIT: &str = "audit.log";
 
 /// Arguments of `rooflet agent`.
 #[derive(Debug, clap::Args)]
@@ -236,11 +240,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         (Some(config), _) => Some(AgentTls {
             config,
             fleet: None,
+            audit: None,
             certificates,
         }),
         (None, Some(tls)) => Some(AgentTls {
             config: Arc::new(tls.server_config().context("setting up TLS")?),
             fleet: Some(tls.revocations().clone()),
+            audit: Some(AuditLog::of_denials(&args.state_dir.join(AUDIT), &tasks)),
             certificates,
         }),
         (None, None) => None,

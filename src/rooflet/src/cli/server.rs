@@ -117,7 +117,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
     /// Requests to the API server that DATA_DIR/audit.log records, one line each, without bodies and
-    /// credentials: `none`, `writes` (writes, denied requests, reads of Secrets) or `all`.
+    /// credentials: `none`, `writes` (writes, denied requests, reads of Secrets) or `all`. Unless
+    /// `none`, DATA_DIR/gateway-audit.log records denied uses of API keys.
     #[arg(long, value_name = "MODE", default_value = "writes", value_parser = audit_policy)]
     audit: AuditMode,
     /// Retention of events after they last occurred, such as 24h. The server keeps at most 16 MiB of
@@ -207,6 +208,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 .load(&Clock::System, &certificates)
                 .map_err(|err| Failure::new(ExitStatus::Config, err))?,
             agent_tls: None,
+            audit: None,
         },
         certificates,
         api_server: api_server(

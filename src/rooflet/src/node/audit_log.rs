@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use rooflet_apiserver::AuditSink;
 use rooflet_base::error::Chain;
 use rooflet_base::task::Tasks;
+use rooflet_http_server::DenialAudit;
 use rooflet_process::logs::Log;
 
 /// Size at which the file is rotated. One rotated file is kept.
@@ -22,7 +23,7 @@ const MAX_WAITING: usize = 10_000;
 const MAX_BATCH: usize = 256;
 
 /// Sender of events to the file.
-pub(super) struct AuditLog {
+pub(crate) struct AuditLog {
     events_tx: mpsc::Sender<Value>,
     dropped: Arc<AtomicU64>,
 }
@@ -36,6 +37,12 @@ impl AuditSink for AuditLog {
 }
 
 impl AuditLog {
+    /// Returns a receiver of denied requests that writes to a file until `tasks` stop.
+    pub(crate) fn of_denials(path: &Utf8Path, tasks: &Tasks) -> DenialAudit {
+        let log = Self::start(path, tasks);
+        DenialAudit::new(move |event| log.record(event))
+    }
+
     /// Starts to write to a file until `tasks` stop, and then the waiting events.
     pub(super) fn start(path: &Utf8Path, tasks: &Tasks) -> Self {
         let (events_tx, mut events_rx) = mpsc::channel(MAX_WAITING);

@@ -57,6 +57,9 @@ pub(crate) const STORE: &str = "store.redb";
 /// Default file of the key of Secrets in the data directory.
 pub(crate) const SECRETS_KEY: &str = "secrets-key";
 
+/// File in the data directory: denied uses of API keys.
+const GATEWAY_AUDIT: &str = "gateway-audit.log";
+
 /// Role of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Role {
@@ -334,6 +337,15 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             access.serving_tls = certificate(address)?;
         }
         access.agent_tls = agent_tls(|name| Purpose::Gateway { name })?;
+        // The file system of a pod is read-only.
+        let has_directory = !matches!(api_server, KubeconfigSource::ServiceAccount);
+        if config.audit.is_some() && has_directory {
+            data_dir::create(&config.data_dir).map_err(|err| StartServerError::DataDir {
+                path: config.data_dir.clone(),
+                err,
+            })?;
+            access.audit = Some(AuditLog::of_denials(&config.data_dir.join(GATEWAY_AUDIT), tasks));
+        }
         gateway::serve(listener, client, clock, tasks, &registry, tracer, access)?;
     }
     if let Some(listener) = status_listener {
