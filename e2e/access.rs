@@ -4,6 +4,7 @@ mod browser;
 mod keys;
 mod login;
 mod monitoring;
+mod oidc;
 mod processes;
 mod web_page;
 

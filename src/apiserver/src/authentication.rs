@@ -1,5 +1,5 @@
-//! Authentication of requests by client certificate, administrator token, bootstrap token or token
-//! of a service account.
+//! Authentication of requests by client certificate, administrator token, bootstrap token, token of a
+//! service account, or token of an external issuer.
 
 pub(crate) mod account_token;
 pub(crate) mod bootstrap;
@@ -17,7 +17,10 @@ use tracing::debug;
 use crate::status::ApiError;
 use account_token::{Referenced, RejectAccountTokenError, TokenUser};
 use rooflet_base::error::Chain;
-use rooflet_pki::{AccountKey, BootstrapToken, TOKEN_NAMESPACE, UserCertificateError, UserName};
+use rooflet_pki::{
+    AccountKey, BootstrapToken, RejectIssuedTokenError, TOKEN_NAMESPACE, TokenIssuer, UserCertificateError,
+    UserName, claimed_issuer,
+};
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
 pub(crate) use guesses::Guesses;
@@ -69,7 +72,9 @@ pub(crate) fn authenticate(
             debug!(error = %err, "bearer token rejected");
             match err {
                 RejectTokenError::Guessing { wait } => ApiError::too_many_wrong_tokens(wait),
-                RejectTokenError::Unknown | RejectTokenError::Account(_) => ApiError::unauthorized(),
+                RejectTokenError::Unknown | RejectTokenError::Account(_) | RejectTokenError::Issued(_) => {
+                    ApiError::unauthorized()
+                }
             }
         }),
     }
@@ -82,6 +87,8 @@ pub(crate) enum RejectTokenError {
     Unknown,
     #[error("[invalid bearer token, {0}]")]
     Account(RejectAccountTokenError),
+    #[error("[invalid bearer token, {0}]")]
+    Issued(RejectIssuedTokenError),
     /// The client sent too many wrong bootstrap tokens.
     #[error("too many wrong bootstrap tokens")]
     Guessing { wait: Duration },
@@ -93,6 +100,8 @@ pub(crate) struct TokenSources<'a> {
     pub admin: &'a str,
     /// Key of the tokens of service accounts.
     pub key: Option<&'a AccountKey>,
+    /// External issuers of tokens.
+    pub issuers: &'a [TokenIssuer],
     /// Returns an object by namespace and name.
     pub stored: &'a dyn Fn(Referenced, &str, &str) -> Option<Value>,
     pub now: Timestamp,
@@ -109,6 +118,13 @@ impl TokenSources<'_> {
         if !wanted.iter().any(|audience| audience == API_AUDIENCE) {
             return Err(RejectTokenError::Unknown);
         }
+        if let Some(issuer) = self.issuer_of(presented) {
+            let user = issuer.user_of(presented, self.now);
+            return Ok(TokenUser {
+                user: User::of_issuer(user.map_err(RejectTokenError::Issued)?),
+                audiences: vec![API_AUDIENCE.to_owned()],
+            });
+        }
         let user = if is_same(self.admin, presented) {
             Some(User::admin())
         } else {
@@ -118,6 +134,15 @@ impl TokenSources<'_> {
             user: user.ok_or(RejectTokenError::Unknown)?,
             audiences: vec![API_AUDIENCE.to_owned()],
         })
+    }
+
+    /// Returns the configured issuer that a token names.
+    fn issuer_of(&self, presented: &str) -> Option<&TokenIssuer> {
+        if self.issuers.is_empty() {
+            return None;
+        }
+        let named = claimed_issuer(presented)?;
+        self.issuers.iter().find(|issuer| issuer.url() == named)
     }
 
     fn user_of_bootstrap_token(&self, presented: &str) -> Option<User> {
@@ -141,6 +166,7 @@ mod tests {
         let sources = TokenSources {
             admin: "secret",
             key: None,
+            issuers: &[],
             stored: &|_, _, _| None,
             now: rooflet_base::clock::at(0),
         };

@@ -108,6 +108,7 @@ impl EmbeddedServer {
         let address = listener.local_addr().map_err(failed)?;
         let config = ApiServerConfig {
             account_key: Some(Arc::new(AccountKey::open(&directory)?)),
+            issuers: Vec::new(),
             in_flight: options.in_flight,
             authorizers: options.authorizers,
             policies: options.policies,

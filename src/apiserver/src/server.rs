@@ -29,7 +29,7 @@ use crate::status::{ApiError, Reason};
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics as base_metrics;
 use rooflet_base::task::Tasks;
-use rooflet_pki::{AccountKey, Authority, Token, UserCertificates};
+use rooflet_pki::{AccountKey, Authority, Token, TokenIssuer, UserCertificates};
 use rooflet_store::Store;
 
 /// Configuration of the server, besides its store.
@@ -38,6 +38,8 @@ pub struct ApiServerConfig {
     pub token: Token,
     /// Key of the tokens of service accounts. If `None`, the server issues and accepts none.
     pub account_key: Option<Arc<AccountKey>>,
+    /// External issuers of tokens. Their keys are fetched by the owner of the server.
+    pub issuers: Vec<TokenIssuer>,
     /// TLS configuration. `None` serves plain HTTP, over which kubectl does not send tokens.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Authority of the server's certificate, for the ConfigMap `kube-root-ca.crt` of each namespace. If
@@ -67,6 +69,7 @@ impl ApiServerConfig {
         Self {
             token,
             account_key: None,
+            issuers: Vec::new(),
             tls: None,
             authority: None,
             users: None,
@@ -117,6 +120,7 @@ pub struct ApiServer {
     engine: Engine,
     token: Token,
     account_key: Option<Arc<AccountKey>>,
+    issuers: Vec<TokenIssuer>,
     tls: Option<Arc<rustls::ServerConfig>>,
     authority: Option<Authority>,
     users: Option<UserCertificates>,
@@ -145,6 +149,7 @@ impl ApiServer {
             engine,
             token: config.token,
             account_key: config.account_key,
+            issuers: config.issuers,
             tls: config.tls,
             authority: config.authority,
             users: config.users,
@@ -257,6 +262,7 @@ impl ApiServer {
             engine: self.engine,
             token: self.token,
             account_key: self.account_key,
+            issuers: self.issuers,
             users: self.users,
             guesses: Guesses::default(),
             rules: self.rules,

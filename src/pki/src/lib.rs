@@ -31,6 +31,7 @@ mod serving;
 mod subject;
 mod token;
 mod user;
+mod web_keys;
 
 pub use account_key::{AccountKey, OpenAccountKeyError, SignTokenError};
 pub use api_key::{API_KEY_PREFIX, ApiKeySecret};
@@ -59,6 +60,10 @@ pub use serving::{IssueError, ServingCertificate, is_ip_or_dns_name};
 pub use subject::UserName;
 pub use token::{OpenTokenError, Token};
 pub use user::{UserCertificateError, UserCertificates};
+pub use web_keys::{
+    IssuedUser, ParseIssuersError, ParseWebKeysError, RejectIssuedTokenError, TokenIssuer, WebKeys,
+    claimed_issuer,
+};
 
 use std::sync::Arc;
 

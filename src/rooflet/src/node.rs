@@ -20,6 +20,7 @@ pub(crate) mod simulated_worker;
 mod status_server;
 pub(crate) mod supervisor;
 pub(crate) mod tls_files;
+pub(crate) mod token_issuers;
 pub(crate) mod traces;
 
 #[cfg(test)]

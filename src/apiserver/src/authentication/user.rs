@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rooflet_pki::UserName;
+use rooflet_pki::{IssuedUser, UserName};
 
 /// Group with all permissions.
 pub(crate) const MASTERS: &str = "system:masters";
@@ -43,6 +43,16 @@ impl User {
     /// Returns the user of requests without credentials.
     pub(super) fn anonymous() -> Self {
         Self::new("system:anonymous", &[UNAUTHENTICATED])
+    }
+
+    /// Returns the user of a token of an external issuer.
+    pub(super) fn of_issuer(IssuedUser { name, mut groups }: IssuedUser) -> Self {
+        groups.push(AUTHENTICATED.to_owned());
+        Self {
+            name,
+            groups,
+            ..Self::default()
+        }
     }
 
     /// Returns the user of a certificate, or `None` if it has no common name.

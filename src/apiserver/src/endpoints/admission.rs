@@ -129,6 +129,7 @@ impl Api {
         let sources = TokenSources {
             admin: self.token.reveal(),
             key: self.account_key.as_deref(),
+            issuers: &self.issuers,
             stored: &stored,
             now: self.engine.clock.now(),
         };

@@ -35,7 +35,7 @@ use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_by
 use crate::status::{ApiError, deleted};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
-use rooflet_pki::{AccountKey, Token, UserCertificates};
+use rooflet_pki::{AccountKey, Token, TokenIssuer, UserCertificates};
 
 /// Dependencies of the request handlers.
 pub(crate) struct Api {
@@ -43,6 +43,7 @@ pub(crate) struct Api {
     pub token: Token,
     /// Key of the tokens of service accounts. If `None`, the server issues and accepts none.
     pub account_key: Option<Arc<AccountKey>>,
+    pub issuers: Vec<TokenIssuer>,
     /// Verifier of client certificates.
     pub users: Option<UserCertificates>,
     /// Wrong bootstrap tokens by client.

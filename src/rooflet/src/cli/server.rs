@@ -25,6 +25,7 @@ use crate::node::shutdown;
 use crate::node::simulated_fleet;
 use crate::node::simulated_fleet::SimulatedFleet;
 use crate::node::tls_files::TlsFiles;
+use crate::node::token_issuers;
 use rooflet_apiserver::{AuditPolicy, InFlightLimits};
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
@@ -116,6 +117,10 @@ pub(crate) struct Args {
     /// status 429.
     #[arg(long, default_value_t = InFlightLimits::default().mutating_requests, value_name = "N")]
     max_mutating_requests_inflight: NonZeroU32,
+    /// AuthenticationConfiguration of Kubernetes with issuers of tokens (OpenID Connect) whose users
+    /// the API server accepts.
+    #[arg(long, value_name = "FILE")]
+    authentication_config: Option<Utf8PathBuf>,
     /// Requests to the API server that DATA_DIR/audit.log records, one line each, without bodies and
     /// credentials: `none`, `writes` (writes, denied requests, reads of Secrets) or `all`. Unless
     /// `none`, DATA_DIR/gateway-audit.log records denied uses of API keys.
@@ -178,6 +183,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let own: Vec<OsString> = std::env::args_os().skip(1).collect();
         return processes(&args)?.run(&own, &tasks).await;
     }
+    let issuers = args
+        .authentication_config
+        .as_deref()
+        .map(token_issuers::load)
+        .transpose();
+    let issuers = issuers
+        .map_err(|err| Failure::new(ExitStatus::Config, err))?
+        .unwrap_or_default();
     let certificates = CertificateMetrics::default();
     let config = ServerConfig {
         kubeconfig_out: kubeconfig_out(&args),
@@ -193,6 +206,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             requests: args.max_requests_inflight,
             mutating_requests: args.max_mutating_requests_inflight,
         },
+        issuers,
         audit: args.audit.0,
         event_ttl: args.event_ttl,
         reserve_node_failures: args.reserve_node_failures.into(),

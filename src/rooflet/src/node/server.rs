@@ -17,6 +17,7 @@ use super::listeners::{self, BindError};
 use super::process_kubeconfigs::{self, ProcessKubeconfigError, ProcessKubeconfigs};
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
+use super::token_issuers;
 use super::traces;
 use rooflet_api::crd;
 use rooflet_apiserver::{
@@ -41,7 +42,7 @@ use rooflet_pki::kubeconfig::Credentials;
 use rooflet_pki::{
     AccountKey, Authority, AuthorityKind, CertificateMetrics, Identity, IssueError, MachineTls,
     MachineTlsError, OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError,
-    Revocations, SecretsKey, ServingCertificate, Token, UserCertificates, kubeconfig,
+    Revocations, SecretsKey, ServingCertificate, Token, TokenIssuer, UserCertificates, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use rooflet_trust::{
@@ -92,6 +93,8 @@ pub(crate) struct ServerConfig {
     pub(crate) has_local_authority: bool,
     /// Limits of concurrent requests to the API server.
     pub(crate) in_flight: InFlightLimits,
+    /// External issuers of tokens for the API server.
+    pub(crate) issuers: Vec<TokenIssuer>,
     /// Requests to the API server that are recorded in `audit.log`.
     pub(crate) audit: Option<AuditPolicy>,
     /// Retention of events after they last occurred.
@@ -460,9 +463,11 @@ async fn start_api_server(
     let certificate = ServingCertificate::issue(Arc::clone(&authorities.servers), names, clock.clone())?;
     let tls = Arc::new(certificate.server_config(&users)?);
 
+    token_issuers::keep(&config.issuers, tasks);
     let api = ApiServerConfig {
         token: token.clone(),
         account_key: Some(Arc::new(AccountKey::open(directory.as_std_path())?)),
+        issuers: config.issuers.clone(),
         tls: Some(tls),
         authority: Some(authorities.servers.as_ref().clone()),
         users: Some(users.clone()),
