@@ -272,6 +272,37 @@ fn joined_agent_serves_with_stored_certificate_without_control_plane() {
 }
 
 #[test]
+fn anonymous_gateway_is_named_in_its_readiness() {
+    let Some(address) = network_address() else {
+        return not_run("an address besides loopback");
+    };
+    let mut gateway = String::new();
+    let started = Cluster::with(&["--allow-anonymous"], |args, log| {
+        let listens = |arg: &String| match arg.strip_prefix("--gateway-listen=127.0.0.1:") {
+            Some(port) => {
+                gateway = format!("{address}:{port}");
+                format!("--gateway-listen={gateway}")
+            }
+            None => arg.clone(),
+        };
+        let args: Vec<_> = args.iter().map(listens).collect();
+        Process::start(&args, log)
+    });
+    let Some(_cluster) = started else { return };
+    let any = Client::new(None);
+    let text = eventually("a ready gateway", || {
+        match any.get(&format!("https://{gateway}/ready"))? {
+            (200, text) => Ok(text),
+            (status, text) => Err(format!("{status} {text}")),
+        }
+    });
+    assert!(
+        text.contains("AnonymousAccess") && text.contains(&gateway),
+        "{text}"
+    );
+}
+
+#[test]
 fn gateway_on_the_network_serves_https() {
     let Some(address) = network_address() else {
         return not_run("an address besides loopback");

@@ -1,5 +1,6 @@
 //! Request handling: reads a request, routes it to a replica, and retries or falls back on failure.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ pub(super) struct Gateway {
     tracer: Tracer,
     access_log: AccessLog,
     keys: Keys,
+    /// Address at which other machines need no key.
+    anonymous: Option<SocketAddr>,
 }
 
 impl Gateway {
@@ -85,11 +88,16 @@ impl Gateway {
             registry,
             tracer: Tracer::default(),
             access_log: AccessLog::default(),
+            anonymous: None,
         }
     }
 
     pub(super) fn with_access_log(self, access_log: AccessLog) -> Self {
         Self { access_log, ..self }
+    }
+
+    pub(super) fn with_anonymous_address(self, anonymous: Option<SocketAddr>) -> Self {
+        Self { anonymous, ..self }
     }
 
     pub(super) fn with_keys(self, keys: Keys) -> Self {
@@ -110,6 +118,11 @@ impl Gateway {
 
     pub(super) fn dispatcher(&self) -> &Dispatcher {
         &self.dispatcher
+    }
+
+    /// Returns the address at which other machines need no key.
+    pub(super) fn anonymous_address(&self) -> Option<SocketAddr> {
+        self.anonymous
     }
 
     pub(super) fn is_ready(&self) -> bool {

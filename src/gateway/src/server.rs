@@ -1,5 +1,6 @@
 //! HTTP server of the gateway: routes and handlers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
@@ -107,13 +108,21 @@ async fn load(State(gateway): State<Arc<Gateway>>) -> Json<serde_json::Value> {
     Json(serde_json::json!({"server_load": gateway.load()}))
 }
 
-async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, &'static str) {
+async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, Cow<'static, str>) {
     if gateway.is_ready() {
-        (StatusCode::OK, "ok\n")
+        let body = match gateway.anonymous_address() {
+            None => "ok\n".into(),
+            Some(address) => format!(
+                "ok\nwarning: AnonymousAccess: every client that reaches {address} can send requests \
+                 (--allow-anonymous)\n"
+            )
+            .into(),
+        };
+        (StatusCode::OK, body)
     } else {
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            "not connected to the API server yet\n",
+            "not connected to the API server yet\n".into(),
         )
     }
 }
