@@ -5,6 +5,8 @@
 #![expect(clippy::print_stdout, reason = "benchmarks print their tables")]
 #![expect(clippy::disallowed_methods, reason = "benchmarks measure with the real clock")]
 
+#[path = "bench/access.rs"]
+mod access;
 #[path = "bench/apiserver.rs"]
 mod apiserver;
 #[path = "bench/changes.rs"]
@@ -56,6 +58,7 @@ const BENCHMARKS: &[(&str, fn())] = &[
     ("resident", resident::run),
     ("fit", fit::run),
     ("overhead", overhead::run),
+    ("access", access::run),
     ("apiserver", apiserver::run),
     ("memory", memory::run),
     ("kubernetes", kubernetes::run),
