@@ -11,6 +11,7 @@ mod metrics;
 mod models;
 mod output;
 mod plan;
+mod request_template;
 mod selftest;
 mod service;
 mod simulate;

@@ -78,6 +78,8 @@ pub struct ReplicaSpec {
     pub kv_cache: Option<KvCacheSpec>,
     #[serde(default)]
     pub prompt_lookup_tokens: Option<u32>,
+    #[serde(default)]
+    pub allow_request_chat_template: bool,
 }
 
 impl ReplicaSpec {
@@ -170,6 +172,7 @@ impl DesiredReplica {
                 max_concurrency: spec.serving.max_concurrency,
                 kv_cache: spec.serving.kv_cache.clone(),
                 prompt_lookup_tokens: spec.serving.prompt_lookup_tokens,
+                allow_request_chat_template: spec.serving.allow_request_chat_template,
             },
             terms: Terms {
                 objectives: spec.objectives.clone(),
@@ -200,6 +203,7 @@ impl DesiredReplica {
                 max_concurrency: spec.max_concurrency,
                 kv_cache: spec.kv_cache.clone(),
                 prompt_lookup_tokens: spec.prompt_lookup_tokens,
+                allow_request_chat_template: spec.allow_request_chat_template,
             },
             objectives: self.terms.objectives.clone(),
             placement: PlacementSpec::default(),

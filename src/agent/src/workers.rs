@@ -485,6 +485,9 @@ impl Workers {
         if let Some(tokens) = spec.prompt_lookup_tokens {
             arguments.extend(["--prompt-lookup-tokens".to_owned(), tokens.to_string()]);
         }
+        if spec.allow_request_chat_template {
+            arguments.push("--allow-request-chat-template".to_owned());
+        }
         if let Some(PrefixFiles { dir, limit }) = prefixes {
             let (dir, limit) = (dir.to_string(), limit.0.to_string());
             arguments.extend(["--prefix-cache-dir".to_owned(), dir]);

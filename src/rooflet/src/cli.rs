@@ -172,6 +172,10 @@ enum Command {
     /// Serve one model directory as an OpenAI-compatible server. Agents start workers themselves.
     #[cfg(feature = "mlx")]
     Worker(worker::Args),
+    /// Render the chat template of a request. Workers start it.
+    #[cfg(feature = "mlx")]
+    #[command(hide = true)]
+    RenderTemplate,
     /// Check published numbers against physics, known facts and their own arithmetic.
     Claim(Box<claim::Args>),
     /// Print a script that completes commands and options in a shell.
@@ -297,6 +301,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::BenchRoofline(args) => block_on(bench::roofline::run(args)),
         #[cfg(feature = "mlx")]
         Command::Worker(args) => block_on(worker::run(args)),
+        #[cfg(feature = "mlx")]
+        Command::RenderTemplate => worker::render_template::run().map_err(Failure::from),
         Command::Completion(args) => completion::run(&args),
         Command::Crd(args) => crd::run(&args),
         #[cfg(feature = "mlx")]

@@ -6,6 +6,8 @@ pub(crate) mod audit_log;
 pub(crate) mod data_dir;
 mod kubeconfig;
 pub(crate) mod listeners;
+#[cfg(feature = "mlx")]
+pub(crate) mod memory_budget;
 mod network_link;
 pub(crate) mod own_log;
 pub(crate) mod process_kubeconfigs;

@@ -2,17 +2,21 @@
 //! byte-identical output. Inputs are the template source, messages and the time. The output is the
 //! prompt text.
 
+mod job;
 mod json;
 mod python;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
 
+use self::job::{BoundedText, job_of};
+pub use self::job::{MAX_JOB_TEXT_BYTES, RenderElsewhere, render_job};
 use self::json::{Style, dumps, tojson};
 use rooflet_inference_api::openai::json::{Json, Members};
 
@@ -23,8 +27,17 @@ const NAME: &str = "chat_template";
 
 /// Compiled chat template.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    renderer: Renderer,
     source: String,
+}
+
+enum Renderer {
+    Here {
+        environment: Box<Environment<'static>>,
+        /// Maximum length of the text in bytes.
+        max_bytes: Option<usize>,
+    },
+    Elsewhere(Arc<dyn RenderElsewhere>),
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -132,9 +145,33 @@ impl ChatTemplate {
                 problem: err.to_string(),
             })?;
         Ok(Self {
-            environment,
+            renderer: Renderer::Here {
+                environment: Box::new(environment),
+                max_bytes: None,
+            },
             source: source.to_owned(),
         })
+    }
+
+    /// Returns a template that `renderer` compiles and renders, for a source that is not trusted.
+    pub fn elsewhere(source: &str, renderer: Arc<dyn RenderElsewhere>) -> Self {
+        Self {
+            renderer: Renderer::Elsewhere(renderer),
+            source: source.to_owned(),
+        }
+    }
+
+    /// Returns the template with limits of instructions per rendering and of the text's length.
+    fn with_limits(mut self, instructions: u64, bytes: usize) -> Self {
+        if let Renderer::Here {
+            environment,
+            max_bytes,
+        } = &mut self.renderer
+        {
+            environment.set_fuel(Some(instructions));
+            *max_bytes = Some(bytes);
+        }
+        self
     }
 
     /// Returns the source of the compiled template.
@@ -151,9 +188,21 @@ impl ChatTemplate {
     /// 4. All of these again, with an empty description for functions without description.
     ///    gpt-oss requires a description.
     pub fn render(&self, input: RenderInput<'_>) -> Result<String, RenderError> {
+        let (environment, max_bytes) = match &self.renderer {
+            Renderer::Here {
+                environment,
+                max_bytes,
+            } => (environment, *max_bytes),
+            Renderer::Elsewhere(renderer) => {
+                let rendered = renderer.render(&job_of(&self.source, input));
+                return rendered.map_err(|problem| RenderError { problem });
+            }
+        };
+        let render_once =
+            |messages: &[Json], input: RenderInput<'_>| render_once(environment, max_bytes, messages, input);
         let aliased = with_reasoning_aliases(input.messages);
         let shown = aliased.as_deref().unwrap_or(input.messages);
-        let rendered = self.render_once(shown, input);
+        let rendered = render_once(shown, input);
         if rendered.is_ok() {
             return rendered;
         }
@@ -173,41 +222,52 @@ impl ChatTemplate {
         });
         let other = attempts
             .skip(1)
-            .find_map(|(messages, tools)| self.render_once(messages, RenderInput { tools, ..input }).ok());
+            .find_map(|(messages, tools)| render_once(messages, RenderInput { tools, ..input }).ok());
         other.map_or(rendered, Ok)
     }
+}
 
-    fn render_once(&self, messages: &[Json], input: RenderInput<'_>) -> Result<String, RenderError> {
-        let failed = |err: Error| RenderError {
-            problem: problem_of(&err),
-        };
-        let now = input.now.clone();
-        let strftime_now = Value::from_function(move |format: String| -> Result<String, Error> {
-            jiff::fmt::strtime::format(&format, &now)
-                .map_err(|err| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {err}")))
-        });
-        // Absent tokens stay undefined, which renders as an empty string.
-        let special_tokens = input.special_tokens.iter();
-        let mut context: Vec<(&str, Value)> = special_tokens
-            .map(|(name, token)| (name.as_str(), Value::from(token.as_str())))
-            .collect();
-        context.extend([
-            ("messages", Value::from(Serde(messages))),
-            ("add_generation_prompt", Value::from(input.add_generation_prompt)),
-            (
-                "tools",
-                input
-                    .tools
-                    .map_or(Value::from(()), |tools| Value::from(Serde(tools))),
-            ),
-            ("documents", Value::from(())),
-            ("strftime_now", strftime_now),
-        ]);
-        let variables = input.variables.iter();
-        context.extend(variables.map(|(name, value)| (name, Value::from(Serde(value)))));
-        let template = self.environment.get_template(NAME).map_err(failed)?;
-        template.render(Value::from_pairs(context)).map_err(failed)
-    }
+fn render_once(
+    environment: &Environment<'static>,
+    max_bytes: Option<usize>,
+    messages: &[Json],
+    input: RenderInput<'_>,
+) -> Result<String, RenderError> {
+    let failed = |err: Error| RenderError {
+        problem: problem_of(&err),
+    };
+    let now = input.now.clone();
+    let strftime_now = Value::from_function(move |format: String| -> Result<String, Error> {
+        jiff::fmt::strtime::format(&format, &now)
+            .map_err(|err| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {err}")))
+    });
+    // Absent tokens stay undefined, which renders as an empty string.
+    let special_tokens = input.special_tokens.iter();
+    let mut context: Vec<(&str, Value)> = special_tokens
+        .map(|(name, token)| (name.as_str(), Value::from(token.as_str())))
+        .collect();
+    context.extend([
+        ("messages", Value::from(Serde(messages))),
+        ("add_generation_prompt", Value::from(input.add_generation_prompt)),
+        (
+            "tools",
+            input
+                .tools
+                .map_or(Value::from(()), |tools| Value::from(Serde(tools))),
+        ),
+        ("documents", Value::from(())),
+        ("strftime_now", strftime_now),
+    ]);
+    let variables = input.variables.iter();
+    context.extend(variables.map(|(name, value)| (name, Value::from(Serde(value)))));
+    let template = environment.get_template(NAME).map_err(failed)?;
+    let context = Value::from_pairs(context);
+    let Some(max_bytes) = max_bytes else {
+        return template.render(context).map_err(failed);
+    };
+    let mut text = BoundedText::new(max_bytes);
+    template.render_captured_to(context, &mut text).map_err(failed)?;
+    Ok(text.into_text())
 }
 
 /// Names of the reasoning field of a message, as in transformers 5.
@@ -269,8 +329,10 @@ fn with_descriptions(tools: &[Json]) -> Option<Vec<Json>> {
 
 /// Returns the message of `raise_exception`, or a description of the failure.
 fn problem_of(err: &Error) -> String {
+    let source = || std::error::Error::source(err).map(ToString::to_string);
     match (err.kind(), err.detail()) {
         (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
+        (ErrorKind::WriteFailure, _) => source().unwrap_or_else(|| err.to_string()),
         (_, _) => err.to_string(),
     }
 }

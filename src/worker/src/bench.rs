@@ -129,6 +129,7 @@ impl BareEngine {
         let begin = self.clock.instant();
         let now = self.clock.now().to_zoned(jiff::tz::TimeZone::UTC);
         let chat = Chat {
+            template: None,
             messages: &[message::user(question)],
             variables: &Members::default(),
             tools: None,

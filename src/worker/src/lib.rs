@@ -22,6 +22,7 @@ mod sampling;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ use self::cache::OpenFilesError;
 pub use self::cache::PrefixFiles;
 use self::engine::{Engine, EngineConfig, EngineError};
 use self::metrics::WorkerMetrics;
-use self::prompt::{PromptError, Prompter};
+use self::prompt::{ChildRenderer, PromptError, Prompter, RequestTemplates};
+pub use self::prompt::{MEMORY_EXCEEDED, RenderedTemplate};
 use rooflet_api::conditions::OUT_OF_MEMORY;
 use rooflet_api::v1alpha1::DEFAULT_QUEUED_PER_STREAM;
 use rooflet_api::wire::{TerminationMessage, WorkerPhase};
@@ -90,6 +92,8 @@ pub struct WorkerConfig {
     pub max_queued: Option<usize>,
     /// Maximum number of draft tokens of prompt lookup. `None`: prompt lookup is off.
     pub prompt_lookup_tokens: Option<usize>,
+    /// Program that renders chat templates of requests. `None`: requests with a template are rejected.
+    pub template_program: Option<PathBuf>,
     /// Memory limit for weights, caches and intermediate results. `None`: the memory that the
     /// machine allows for models.
     pub memory_limit: Option<Bytes>,
@@ -287,7 +291,11 @@ impl Worker {
             usize::try_from(context_tokens).unwrap_or(usize::MAX),
         )
         .map_err(|err| WorkerError::Prompt { err })?;
-        let prompter = Arc::new(prompter);
+        let templates = match config.template_program {
+            Some(program) => RequestTemplates::rendered_by(Arc::new(ChildRenderer { program })),
+            None => RequestTemplates::rejected(),
+        };
+        let prompter = Arc::new(prompter.with_request_templates(templates));
         let listener = Listener::bind(&config.listen).await?;
 
         let registry = Registry::new();

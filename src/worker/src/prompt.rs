@@ -9,6 +9,7 @@ mod description;
 mod embedding_size;
 mod infill;
 mod open_message;
+mod request_template;
 mod system_messages;
 mod template_file;
 mod text;
@@ -25,6 +26,9 @@ use self::chat_format::{ChatFormat, ChatFormats};
 use self::constraint::ConstraintCache;
 use self::defaults::SamplingDefaults;
 use self::embedding_size::EmbeddingSizes;
+use self::request_template::FormatOfRequest;
+pub(crate) use self::request_template::{ChildRenderer, RequestTemplates};
+pub use self::request_template::{MEMORY_EXCEEDED, RenderedTemplate};
 use self::system_messages::merge_system_messages;
 use self::template_file::{read_json, read_tokenizer_config};
 use crate::batch::thinking::ThinkingBudget;
@@ -147,6 +151,8 @@ impl ValidRequest {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chat<'a> {
     pub messages: &'a [Json],
+    /// Template of the request. `None`: that of the model.
+    pub template: Option<&'a str>,
     /// Additional variables of the template (`chat_template_kwargs`).
     pub variables: &'a Members,
     pub tools: Option<&'a Tools>,
@@ -157,6 +163,7 @@ impl<'a> From<&'a ChatRequest> for Chat<'a> {
     fn from(request: &'a ChatRequest) -> Self {
         Self {
             messages: &request.messages,
+            template: request.template.as_deref(),
             variables: &request.template_variables,
             tools: request.tools.as_ref(),
             ending: match request.continues {
@@ -232,6 +239,7 @@ pub(crate) struct Prompter {
     /// does not support grammars.
     vocabulary: OnceLock<Option<Arc<Vocabulary>>>,
     constraints: ConstraintCache,
+    request_templates: RequestTemplates,
     context_tokens: AtomicUsize,
 }
 
@@ -277,8 +285,16 @@ impl Prompter {
             vocab_size: config.dimensions.vocabulary,
             vocabulary: OnceLock::new(),
             constraints: ConstraintCache::default(),
+            request_templates: RequestTemplates::rejected(),
             context_tokens: AtomicUsize::new(context_tokens),
         })
+    }
+
+    pub(crate) fn with_request_templates(self, request_templates: RequestTemplates) -> Self {
+        Self {
+            request_templates,
+            ..self
+        }
     }
 
     /// Returns the maximum length of prompt plus answer in tokens.
@@ -297,12 +313,12 @@ impl Prompter {
     }
 
     pub(crate) fn chat(&self, chat: Chat<'_>, options: &Options, now: &Zoned) -> Result<ValidChat, ApiError> {
-        let text = self.render_chat(chat, now)?;
+        let format = self.format_of(chat)?;
+        let text = self.render_chat(&format, chat, now)?;
         let kept = self.kept_tokens(options.tokens.truncation, options.max_tokens.unwrap_or(1))?;
         let encode = |text: &str| self.tokenizer.encode_chat(text);
         let prompt = self.encode_last("messages", &text, kept, &[], encode)?;
         let request = self.build_request("messages", prompt, options, self.context_tokens())?;
-        let format = self.chat_format(chat.tools)?;
         let mut shape = format.answer_shape(&text, chat);
         let must_call = chat.tools.is_some_and(|tools| tools.choice != ToolChoice::Auto);
         let has_format = options.format.is_some() || must_call;
@@ -359,7 +375,7 @@ impl Prompter {
 
     /// Returns the prompt tokens of a conversation.
     pub(crate) fn chat_tokens(&self, chat: Chat<'_>, now: &Zoned) -> Result<Vec<u32>, ApiError> {
-        let text = self.render_chat(chat, now)?;
+        let text = self.render_chat(&self.format_of(chat)?, chat, now)?;
         self.encode_last("messages", &text, None, &[], |text| {
             self.tokenizer.encode_chat(text)
         })
@@ -399,8 +415,20 @@ impl Prompter {
         Ok(formats.select(tools))
     }
 
-    fn render_chat(&self, chat: Chat<'_>, now: &Zoned) -> Result<String, ApiError> {
-        let format = self.chat_format(chat.tools)?;
+    /// Returns the format of the request's own template, otherwise that of the model.
+    fn format_of(&self, chat: Chat<'_>) -> Result<FormatOfRequest<'_>, ApiError> {
+        match chat.template {
+            Some(source) => self.request_templates.format(source, &self.tokenizer),
+            None => self.chat_format(chat.tools).map(FormatOfRequest::Model),
+        }
+    }
+
+    fn render_chat(
+        &self,
+        format: &FormatOfRequest<'_>,
+        chat: Chat<'_>,
+        now: &Zoned,
+    ) -> Result<String, ApiError> {
         let template = &format.template;
         let listed = chat.tools.map(|tools| tools.listed.as_slice());
         let messages_with_marker;
@@ -449,12 +477,7 @@ impl Prompter {
             false => render_with_tool_prompt(PromptRole::System)
                 .or_else(|err| render_with_tool_prompt(PromptRole::User).map_err(|_| err)),
         };
-        let text = text.map_err(|err| {
-            ApiError::invalid_value(
-                "messages",
-                format!("The model's chat template rejects these messages: {err}"),
-            )
-        })?;
+        let text = text.map_err(|err| format.rejection(&err.to_string()))?;
         match chat.ending {
             PromptEnd::Message | PromptEnd::Answer => Ok(text),
             PromptEnd::OpenMessage => open_message::cut_at_marker(text, chat.messages).ok_or_else(|| {

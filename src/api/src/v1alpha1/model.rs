@@ -243,6 +243,15 @@ pub struct ServingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub prompt_lookup_tokens: Option<u32>,
+    /// If true, a request may contain its own `chat_template`. The worker renders such a template in a
+    /// separate process with limits of time, memory and length. Default: such requests are rejected.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub allow_request_chat_template: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Settings of the KV cache.
@@ -290,6 +299,7 @@ impl Default for ServingSpec {
             max_concurrency: default_max_concurrency(),
             kv_cache: None,
             prompt_lookup_tokens: None,
+            allow_request_chat_template: false,
         }
     }
 }

@@ -90,6 +90,7 @@ impl MessagesRequest {
                 // Anthropic's prefilling: the answer continues the last message.
                 continues: ends_with_assistant(&messages),
                 messages,
+                template: None,
                 template_variables,
                 tools: parse_tools(ordered.remove("tools"), &fields)?,
                 n: 1,

@@ -72,6 +72,7 @@ impl ChatRequest {
             // As in Ollama, the answer continues a last message of the assistant.
             continues: ends_with_assistant(&messages),
             messages,
+            template: None,
             template_variables,
             tools,
             n: 1,
@@ -135,6 +136,7 @@ impl GenerateRequest {
             model: self.model,
             continues: false,
             messages: system.into_iter().chain([user(&self.prompt)]).collect(),
+            template: None,
             template_variables: self.template_variables,
             tools: None,
             n: 1,

@@ -42,6 +42,8 @@ pub struct ChatRequest {
     /// Messages for a chat template: `content` is a string, `role` one of system, user, assistant
     /// and tool.
     pub messages: Vec<Json>,
+    /// Chat template of the request. `None`: the template of the model.
+    pub template: Option<String>,
     /// Additional variables of the template.
     pub template_variables: Members,
     /// Callable functions; `None` if there are none.
@@ -107,6 +109,7 @@ impl ChatRequest {
     /// Parameters of this endpoint only.
     const NAMES: &[&str] = &[
         "add_generation_prompt",
+        "chat_template",
         "continue_final_message",
         "logprobs",
         "max_completion_tokens",
@@ -139,6 +142,7 @@ impl ChatRequest {
             model: parse_model(&fields)?,
             continues: parse_continues(&fields, &messages)?,
             messages,
+            template: template::parse_source(&fields)?,
             template_variables: template::parse_variables(template_variables, &fields)?,
             tools: Tools::parse(
                 tools,

@@ -1,8 +1,11 @@
 //! `rooflet worker`
 
+pub(crate) mod render_template;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::Context;
 use camino::{Utf8Path, Utf8PathBuf};
 use tracing::warn;
 
@@ -63,6 +66,10 @@ pub(crate) struct Args {
     /// or recurrent states. Default: off.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     prompt_lookup_tokens: Option<u32>,
+    /// Accept requests with their own `chat_template`. A separate process with limits of time, memory and
+    /// length renders such a template. By default, these requests receive status 400.
+    #[arg(long)]
+    allow_request_chat_template: bool,
     /// Memory for weights, caches and intermediate results, such as 12Gi. Default: the memory that
     /// this machine allows for models.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
@@ -133,6 +140,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         prompt_lookup_tokens: args
             .prompt_lookup_tokens
             .map(|tokens| usize::try_from(tokens).expect("at most 64")),
+        template_program: match args.allow_request_chat_template {
+            true => Some(std::env::current_exe().context("determining the path of this program")?),
+            false => None,
+        },
         memory_limit: args.memory_limit,
         kv_bits: args.kv_bits,
         prefix_cache_memory: args.prefix_cache_memory,

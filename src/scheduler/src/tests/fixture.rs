@@ -187,6 +187,7 @@ pub(super) fn replica(line: &str) -> ModelReplica {
                     ..KvCacheSpec::default()
                 }),
                 prompt_lookup_tokens: None,
+                allow_request_chat_template: false,
             },
             objectives: ObjectivesSpec {
                 decode_tokens_per_second: field(line, "rate").map(|rate| rate.parse().expect("a number")),

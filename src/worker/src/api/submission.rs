@@ -39,7 +39,8 @@ pub(crate) async fn begin_chat(
 ) -> Result<(AnswerParser, Submitted), ApiError> {
     app.check_model(&request.model)?;
     app.check_ready()?;
-    let long = needs_grammar(&request.options, request.tools.as_ref());
+    // The template of a request runs in another process, which takes a while.
+    let long = needs_grammar(&request.options, request.tools.as_ref()) || request.template.is_some();
     spans::record_request_attributes(&request.options);
     let n = request.n;
     let validate = move |app: &App| {

@@ -35,8 +35,16 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Tokenized>, ApiError> {
     let (request, share) = body::parse(body, &app, |_, body| TokenizeRequest::parse(body)).await?;
     check_model(&app, request.model.as_deref())?;
+    // The template of a request runs in another process, which takes a while.
+    let waits = matches!(
+        &request.input,
+        TokenizeInput::Chat {
+            template: Some(_),
+            ..
+        }
+    );
     let work = move |app: &App| tokenized(app, &request);
-    share.run(false, &app, work).await.map(Json)
+    share.run(waits, &app, work).await.map(Json)
 }
 
 fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError> {
@@ -56,12 +64,14 @@ fn tokenized(app: &App, request: &TokenizeRequest) -> Result<Tokenized, ApiError
         }
         TokenizeInput::Chat {
             messages,
+            template,
             template_variables,
             tools,
             ending,
         } => {
             let chat = Chat {
                 messages,
+                template: template.as_deref(),
                 variables: template_variables,
                 tools: tools.as_ref(),
                 ending: *ending,

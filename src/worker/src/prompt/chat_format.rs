@@ -27,7 +27,7 @@ pub(super) struct ChatFormat {
 }
 
 impl ChatFormat {
-    fn new(template: ChatTemplate, tokenizer: &Tokenizer) -> Self {
+    pub(super) fn new(template: ChatTemplate, tokenizer: &Tokenizer) -> Self {
         let reasoning = ReasoningMarkers::of(template.source(), tokenizer);
         Self {
             reasoning,

@@ -31,6 +31,7 @@ pub(super) fn edited(edit: impl FnOnce(&mut Value, &mut Value)) -> Result<Prompt
 fn chat(prompter: &Prompter, options: &Options) -> Result<ValidRequest, ApiError> {
     let chat = Chat {
         messages: &[message::user("What is rooflet?")],
+        template: None,
         variables: &Members::default(),
         tools: None,
         ending: PromptEnd::Answer,
@@ -129,11 +130,12 @@ fn token_count_in_pieces_is_close_to_exact_count() {
 fn render_continued(prompter: &Prompter, text: &str) -> Result<String, ApiError> {
     let chat = Chat {
         messages: &[message::user("Say m."), message::with_role("assistant", text)],
+        template: None,
         variables: &Members::default(),
         tools: None,
         ending: PromptEnd::OpenMessage,
     };
-    prompter.render_chat(chat, &Zoned::default())
+    prompter.render_chat(&prompter.format_of(chat)?, chat, &Zoned::default())
 }
 
 #[test]

@@ -24,6 +24,24 @@ const RESERVED: &[&str] = &[
 /// OpenAI's values; models support some of them.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
 
+/// Maximum size of the chat template of a request, in bytes. The largest template of a published model
+/// has about 20 KiB.
+const MAX_SOURCE_BYTES: usize = 64 << 10;
+
+/// Returns the chat template of the request.
+pub(super) fn parse_source(fields: &Fields) -> Result<Option<String>, ApiError> {
+    let Some(source) = fields.text("chat_template")? else {
+        return Ok(None);
+    };
+    if source.len() > MAX_SOURCE_BYTES {
+        return Err(ApiError::invalid_value(
+            "chat_template",
+            format!("'chat_template' must have at most {MAX_SOURCE_BYTES} bytes."),
+        ));
+    }
+    Ok(Some(source.to_owned()))
+}
+
 /// Returns the template's variables. `chat_template_kwargs` takes precedence over other parameters.
 pub(crate) fn parse_variables(kwargs: Option<Json>, fields: &Fields) -> Result<Members, ApiError> {
     let mut variables = match kwargs {

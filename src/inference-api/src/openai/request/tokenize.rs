@@ -29,6 +29,8 @@ pub enum TokenizeInput {
     },
     Chat {
         messages: Vec<Json>,
+        /// Chat template of the request. `None`: the template of the model.
+        template: Option<String>,
         template_variables: Members,
         tools: Option<Tools>,
         ending: PromptEnd,
@@ -49,6 +51,7 @@ impl TokenizeRequest {
         "prompt",
         "add_special_tokens",
         "add_generation_prompt",
+        "chat_template",
         "continue_final_message",
         "return_token_strs",
     ];
@@ -80,6 +83,7 @@ impl TokenizeRequest {
             TokenizeInput::Chat {
                 ending: PromptEnd::parse(&fields, &messages)?,
                 messages,
+                template: template::parse_source(&fields)?,
                 template_variables: template::parse_variables(template_variables, &fields)?,
                 tools: Tools::parse(
                     tools,

@@ -152,6 +152,7 @@ impl ResponsesRequest {
             chat: ChatRequest {
                 model: parse_model(&fields)?,
                 messages,
+                template: None,
                 template_variables: template::parse_variables(kwargs, &without_summary(&fields))?,
                 tools,
                 continues: false,
