@@ -6,6 +6,7 @@ mod doctor;
 mod examples;
 mod first_week;
 mod full_disk;
+mod gateway_logs;
 mod measure;
 mod metrics;
 mod models;

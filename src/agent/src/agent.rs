@@ -44,6 +44,7 @@ use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, Recorder};
 use rooflet_host::{Host, Identity, cache_dir, sleep};
+use rooflet_process::logs::Log;
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 
 /// Timeout of the request for the node's Lease that detects another agent with the same node name.
@@ -333,6 +334,7 @@ impl Agent {
             in_flight: shared.in_flight.clone(),
             connection,
             pacing: workers.pacing().clone(),
+            gateway_log: self.config.gateway_log.clone().map(Log::new),
             stop: shared.tasks.stop_token(),
         };
         server::serve(&shared.tasks, listener, app, &self.config);
@@ -420,6 +422,7 @@ impl Agent {
             lease,
             state_path: self.config.state_dir.clone(),
             endpoint: self.config.endpoint.clone(),
+            gateway_log: self.config.gateway_log.clone(),
             quiet_hours: self.config.quiet_hours.clone(),
             wired: shared.wired.clone(),
             // The chip of a simulated machine is not the one that computes.

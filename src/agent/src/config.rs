@@ -55,6 +55,8 @@ pub struct AgentConfig {
     pub probe_sustained: Option<Duration>,
     /// If true, the machine may sleep on AC power while no request is in flight.
     pub let_sleep: bool,
+    /// Log of a gateway on this machine, which the agent serves to administrators.
+    pub gateway_log: Option<Utf8PathBuf>,
     /// Set for a simulated machine.
     pub simulated: Option<SimulatedMachine>,
 }

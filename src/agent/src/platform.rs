@@ -202,6 +202,7 @@ mod tests {
             probe: true,
             probe_sustained: Some(Duration::from_secs(90)),
             let_sleep: false,
+            gateway_log: None,
             simulated,
         }
     }

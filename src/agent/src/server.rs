@@ -35,7 +35,9 @@ use crate::connection::ConnectionState;
 use crate::reports::Reports;
 use crate::workers::in_flight::InFlightCounts;
 use crate::workers::pacing::Pacing;
-use rooflet_api::wire::{CHIP_SHARE_HEADER, REPLICA_ID_HEADER, RETRYABLE_HEADER, behind_proxy};
+use rooflet_api::wire::{
+    CHIP_SHARE_HEADER, GATEWAY_LOG_PATH, REPLICA_ID_HEADER, RETRYABLE_HEADER, behind_proxy,
+};
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;
 use rooflet_base::metrics::{Registry, TEXT_FORMAT, render};
@@ -53,7 +55,7 @@ use rooflet_inference_api::openai::origins::OriginRules;
 use rooflet_inference_api::openai::routes::{BY_MODEL, with_fallbacks};
 use rooflet_inference_api::openai::stored_reference::{RESPONSES_PATH, StoredReference};
 use rooflet_inference_api::openai::{headers, openapi};
-use rooflet_process::logs::{From, stream};
+use rooflet_process::logs::{From, Log, stream};
 use rooflet_proxy::{BodyRoom, ForwardError, Proxy, peek_model};
 
 /// Maximum of `tailLines`.
@@ -75,6 +77,8 @@ pub(crate) struct App {
     /// Connection to the API server, if the agent has one.
     pub connection: Option<ConnectionState>,
     pub pacing: Pacing,
+    /// Log of a gateway on this machine.
+    pub gateway_log: Option<Log>,
     pub stop: CancellationToken,
 }
 
@@ -130,6 +134,7 @@ pub(crate) fn router(app: App, origin_rules: Arc<OriginRules>) -> Router {
     Router::new()
         .route("/replicas/{namespace}/{name}/proxy/{*path}", any(proxy_replica))
         .route("/replicas/{namespace}/{name}/logs", get(logs))
+        .route(GATEWAY_LOG_PATH, get(gateway_log))
         .merge(api)
         .layer(axum::middleware::from_fn_with_state(
             origin_rules,
@@ -367,22 +372,38 @@ async fn logs(
         };
         return (StatusCode::NOT_FOUND, message).into_response();
     };
-    let from = query
-        .tail_lines
-        .map_or(From::Start, |lines| From::LastLines(lines.min(MAX_TAIL_LINES)));
-    let reader = match endpoint.log.read(from) {
-        Ok(reader) => reader,
-        Err(err) => {
-            let message = format!("reading `{}`: {err}\n", endpoint.log.path());
-            return (StatusCode::INTERNAL_SERVER_ERROR, message).into_response();
-        }
-    };
     let (mut endpoints_rx, stop) = (app.endpoints_rx.clone(), app.stop.clone());
     // A followed log ends when its replica or the agent ends.
     let gone = async move {
         tokio::select! {
             () = stop.cancelled() => {}
             _ = endpoints_rx.wait_for(|endpoints| !endpoints.contains_key(&key)) => {}
+        }
+    };
+    send_log(&endpoint.log, &query, gone)
+}
+
+/// Returns the log of the gateway on this machine.
+async fn gateway_log(State(app): State<App>, Query(query): Query<LogQuery>) -> Response {
+    match app.gateway_log.filter(|log| log.path().exists()) {
+        Some(log) => send_log(&log, &query, app.stop.cancelled_owned()),
+        None => {
+            let message = format!("node {} has no log of a gateway\n", app.node);
+            (StatusCode::NOT_FOUND, message).into_response()
+        }
+    }
+}
+
+/// Returns the bytes of a log. A followed log ends with `gone`.
+fn send_log(log: &Log, query: &LogQuery, gone: impl Future<Output = ()> + Send + 'static) -> Response {
+    let from = query
+        .tail_lines
+        .map_or(From::Start, |lines| From::LastLines(lines.min(MAX_TAIL_LINES)));
+    let reader = match log.read(from) {
+        Ok(reader) => reader,
+        Err(err) => {
+            let message = format!("reading `{}`: {err}\n", log.path());
+            return (StatusCode::INTERNAL_SERVER_ERROR, message).into_response();
         }
     };
     let bytes = stream(reader, query.follow).take_until(Box::pin(gone));
@@ -515,6 +536,7 @@ mod tests {
             in_flight: InFlightCounts::default(),
             connection: None,
             pacing: Pacing::new(rooflet_base::clock::Clock::System),
+            gateway_log: None,
             stop: CancellationToken::new(),
         };
         let ask = |retryable: Option<&str>| {

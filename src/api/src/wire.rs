@@ -127,6 +127,9 @@ pub struct MeasuredPrefill {
     pub samples: u64,
 }
 
+/// Path of an agent: log of the gateway on its machine.
+pub const GATEWAY_LOG_PATH: &str = "/gateway/logs";
+
 /// Response header of an agent for a replica: number of in-flight requests of all gateways,
 /// including the requesting one. Gateways use it to consider each other's requests.
 pub const RUNNING_HEADER: &str = "x-rooflet-running";

@@ -25,6 +25,8 @@ pub struct NodeFacts<'a> {
     /// True if every client that reaches the machine over the network can send requests.
     pub is_anonymous: bool,
     pub endpoint: &'a str,
+    /// True if the agent serves the log of a gateway on this machine.
+    pub has_gateway_log: bool,
     pub probe: &'a ProbeState,
     pub reports: &'a Reports,
     pub generation: Option<i64>,

@@ -48,6 +48,8 @@ pub(crate) struct NodeReporter {
     /// Path on the disk whose free space is reported.
     pub state_path: Utf8PathBuf,
     pub endpoint: String,
+    /// Log of a gateway on this machine.
+    pub gateway_log: Option<Utf8PathBuf>,
     pub quiet_hours: QuietHours,
     pub(crate) wired: WiredWatch,
     pub matrix_unit_kernels: Option<bool>,
@@ -167,7 +169,8 @@ impl NodeReporter {
             matrix_unit_kernels: self.matrix_unit_kernels,
             is_anonymous: self.is_anonymous,
             endpoint: &self.endpoint,
-            probe: &self.probe_rx.latest(),
+            has_gateway_log: self.gateway_log.as_ref().is_some_and(|log| log.exists()),
+            probe: &probe,
             reports: &self.reports_rx.latest(),
             generation: node.metadata.generation,
             stopping,

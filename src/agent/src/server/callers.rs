@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use tracing::info;
 
+use rooflet_api::wire::GATEWAY_LOG_PATH;
 use rooflet_base::clock::Clock;
 use rooflet_http_server::{DenialAudit, Denied, PeerCertificates};
 use rooflet_pki::{Identity, Revocations, Role};
@@ -17,7 +18,7 @@ use rooflet_pki::{Identity, Revocations, Role};
 enum Area {
     /// Requests to models.
     Inference,
-    /// Logs of workers.
+    /// Logs of workers and of a gateway.
     Logs,
     /// Health, metrics and the API document.
     Status,
@@ -27,6 +28,7 @@ impl Area {
     fn of(path: &str) -> Self {
         match path {
             "/health" | "/ping" | "/ready" | "/metrics" | "/openapi.json" => Self::Status,
+            GATEWAY_LOG_PATH => Self::Logs,
             path if path.starts_with("/replicas/")
                 && path.ends_with("/logs")
                 && !path.contains("/proxy/") =>
@@ -137,14 +139,15 @@ mod tests {
             "/v1/chat/completions",
             "/replicas/default/a/proxy/logs",
             "/replicas/default/a/logs",
+            "/gateway/logs",
             "/metrics",
             "/health",
         ];
         for (role, expect) in [
-            (Role::Operator, [true, true, true, true, true, true]),
-            (Role::Gateway, [true, true, true, false, true, true]),
-            (Role::Node, [false, false, false, false, true, true]),
-            (Role::Controller, [false; 6]),
+            (Role::Operator, [true; 7]),
+            (Role::Gateway, [true, true, true, false, false, true, true]),
+            (Role::Node, [false, false, false, false, false, true, true]),
+            (Role::Controller, [false; 7]),
         ] {
             let got = paths.map(|path| may_call(role, Area::of(path)));
             assert_eq!(got, expect, "{role:?}");

@@ -174,6 +174,9 @@ pub struct FleetNodeStatus {
     /// Base URL at which the agent accepts requests for its replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
+    /// True if the agent serves the log of a gateway on this machine; see `rooflet logs gateway`.
+    #[serde(skip_serializing_if = "is_false")]
+    pub gateway_log: bool,
     /// Download speed. Unset until the node has downloaded a model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub download: Option<DownloadSpeed>,

@@ -26,6 +26,7 @@ use rooflet_base::units::Bytes;
 use rooflet_client::{KubeconfigSource, Renewable, client_certificate, connect};
 use rooflet_host::{FakeHost, Host};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
+use rooflet_launchd::Daemon;
 use rooflet_pki::{CertificateMetrics, MachineTls, NodeCertificate, Revocations};
 use rooflet_roofline::chip;
 use rooflet_simulation::{chip_of, identity};
@@ -119,6 +120,10 @@ pub(crate) struct Args {
         conflicts_with = "simulated_chip"
     )]
     recorded: Option<Utf8PathBuf>,
+    /// Log of a gateway on this machine, for `rooflet logs gateway`. Default: the log of the service
+    /// that `rooflet server install` installed.
+    #[arg(long, value_name = "FILE")]
+    gateway_log: Option<Utf8PathBuf>,
     /// Stop when standard input closes. A supervisor holds the other end.
     #[arg(long, hide = true)]
     stop_with_stdin: bool,
@@ -283,6 +288,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         probe: !args.no_probe && cfg!(feature = "mlx"),
         probe_sustained: args.probe_sustained_seconds.map(Duration::from_secs),
         let_sleep: args.let_sleep,
+        gateway_log: Some(args.gateway_log.unwrap_or_else(|| Daemon::Server.log())),
         simulated: is_simulated.then(SimulatedMachine::default),
     };
     let agent = Agent::new(config, host, Clock::System).map_err(|err| Failure::new(status(&err), err))?;

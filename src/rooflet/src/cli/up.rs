@@ -361,8 +361,12 @@ impl Layout {
         ChildSpec {
             name: "gateway",
             args: self.with_common(args.into_iter().chain(consent).collect()),
-            log: Some(Log::new(self.data_dir.join("logs/gateway.log"))),
+            log: Some(Log::new(self.gateway_log())),
         }
+    }
+
+    fn gateway_log(&self) -> Utf8PathBuf {
+        self.data_dir.join("logs/gateway.log")
     }
 
     /// Adds the arguments that all children have.
@@ -380,6 +384,7 @@ impl Layout {
             format!("--allowed-origins={}", self.allowed_origins),
             format!("--model-dir={}", self.model_dir),
             format!("--state-dir={}", self.data_dir.join("agent")),
+            format!("--gateway-log={}", self.gateway_log()),
         ];
         ChildSpec {
             name: "agent",

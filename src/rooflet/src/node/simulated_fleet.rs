@@ -133,6 +133,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         probe: false,
         probe_sustained: None,
         let_sleep: false,
+        gateway_log: None,
         simulated: Some(SimulatedMachine {
             labels: machine.class.labels.clone(),
             engine: Some(SimulatedEngine {

@@ -215,6 +215,7 @@ impl World<'_> {
             matrix_unit_kernels: None,
             is_anonymous: false,
             endpoint: &endpoint,
+            has_gateway_log: false,
             probe: &probe,
             reports: &state.reports,
             generation: object.metadata.generation,

@@ -2,25 +2,32 @@
 
 mod agents;
 mod deployment;
+mod gateways;
 mod lines;
+mod since;
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use camino::Utf8PathBuf;
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
 use self::agents::Agents;
 use self::deployment::Deployment;
+use self::gateways::Selection;
 use self::lines::prefixed_lines;
+use self::since::Since;
+use crate::cli::ui::duration::positive_duration;
 use crate::cli::{Failure, default_data_dir, objects, ui};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
+use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::ApiError;
-use rooflet_process::logs::{From, Log, stream};
 
 /// Name of the gateway as an argument.
 const GATEWAY: &str = "gateway";
@@ -29,7 +36,7 @@ const GATEWAY: &str = "gateway";
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// mrep/NAME or NAME: a replica. mdep/NAME: all replicas of a deployment on all nodes, each line
-    /// with the replica's name. `gateway`: the gateway of `rooflet up` on this machine.
+    /// with the replica's name. `gateway`: the gateways on all nodes, each line with the node's name.
     #[arg(value_name = "mrep/NAME|mdep/NAME|gateway")]
     subject: String,
     /// Namespace of the replica or deployment. Default: the namespace of the kubeconfig's context.
@@ -41,11 +48,15 @@ pub(crate) struct Args {
     /// Start with the last N lines of each log; -1 prints the whole log.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     tail: Option<i64>,
+    /// Print only lines that are not older than this duration, such as 15m.
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    since: Option<Duration>,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
     /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
-    /// With `gateway`: the data directory of `rooflet up` [default: ~/.rooflet].
+    /// With `gateway`: read only the gateway's log in this data directory of `rooflet up`. If no API
+    /// server answers, the default is ~/.rooflet.
     #[arg(long, value_name = "DIR", env = "ROOFLET_DATA_DIR", value_parser = crate::cli::directory("ROOFLET_DATA_DIR"))]
     data_dir: Option<Utf8PathBuf>,
 }
@@ -61,7 +72,7 @@ enum Subject {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let connection = |args: &Args| objects::client(args.kubeconfig.clone());
     match subject(&args.subject)? {
-        Subject::Gateway => print_gateway(&args).await?,
+        Subject::Gateway => print_gateways(&args).await?,
         Subject::Deployment(name) => print_deployment(&args, connection(&args).await?, &name).await?,
         Subject::Replica(name) => print_replica(&args, connection(&args).await?, &name).await?,
     }
@@ -88,22 +99,53 @@ fn subject(text: &str) -> Result<Subject, Failure> {
     }
 }
 
-/// Prints the log of the gateway that `rooflet up` runs on this machine.
-async fn print_gateway(args: &Args) -> anyhow::Result<()> {
-    let data_dir = args.data_dir.clone().unwrap_or_else(default_data_dir);
-    let log = Log::new(data_dir.join("logs/gateway.log"));
-    let from = match args.tail.and_then(|lines| usize::try_from(lines).ok()) {
-        Some(lines) => From::LastLines(lines),
-        None => From::Start,
+/// Prints the logs of the gateways on all nodes, or of the gateway that `rooflet up` runs on this machine.
+async fn print_gateways(args: &Args) -> anyhow::Result<()> {
+    let selection = Selection {
+        follow: args.follow,
+        tail: args.tail,
+        since: since(args),
     };
-    let reader = log.read(from).with_context(|| {
-        format!(
-            "reading `{}`: `rooflet up` writes this file; pass its --data-dir. The gateway of `rooflet server` logs to the \
-             server's standard error",
-            log.path()
-        )
-    })?;
-    copy(stream(reader, args.follow).map(|chunk| chunk.context("reading the log"))).await
+    let file = |data_dir: Utf8PathBuf| data_dir.join("logs/gateway.log");
+    if let (Some(data_dir), None) = (&args.data_dir, &args.kubeconfig) {
+        let path = file(data_dir.clone());
+        if !path.exists() {
+            bail!("`{path}` does not exist: --data-dir must be the data directory of `rooflet up`");
+        }
+        return gateways::print_file(path, selection).await;
+    }
+    let listed = match objects::client(args.kubeconfig.clone()).await {
+        Ok(client) => gateways::nodes_with_gateway(&client)
+            .await
+            .map(|nodes| (client, nodes))
+            .map_err(anyhow::Error::from),
+        Err(failure) => Err(failure.error),
+    };
+    let own = file(default_data_dir());
+    match listed {
+        Ok((client, nodes)) if !nodes.is_empty() => gateways::print(client, nodes, selection).await,
+        Ok(_) if own.exists() && args.kubeconfig.is_none() => gateways::print_file(own, selection).await,
+        Ok(_) => bail!(
+            "no node serves the log of a gateway: start the agent beside the gateway with --gateway-log FILE; the log \
+             of a gateway in a pod is in `kubectl logs`"
+        ),
+        Err(err) if own.exists() && args.kubeconfig.is_none() => {
+            ui::progress(&format!(
+                "showing the gateway of this machine only, because the API server did not list the nodes: {err:#}"
+            ));
+            gateways::print_file(own, selection).await
+        }
+        Err(err) => Err(err),
+    }
+}
+
+/// Returns the time of the first line to print.
+fn since(args: &Args) -> Since {
+    let now = Clock::System.now();
+    Since(
+        args.since
+            .map(|age| now.checked_sub(age).unwrap_or(Timestamp::MIN)),
+    )
 }
 
 async fn print_replica(args: &Args, client: Client, name: &str) -> anyhow::Result<()> {
@@ -117,7 +159,8 @@ async fn print_replica(args: &Args, client: Client, name: &str) -> anyhow::Resul
         )
     })?;
     let agents = Agents::new(client);
-    copy(agents.log(&replica, args.follow, args.tail).await?).await
+    let log = agents.log(&replica, args.follow, args.tail).await?;
+    copy(since(args).filter_bytes(log)).await
 }
 
 /// Prints the logs of all replicas of a deployment.
@@ -138,7 +181,7 @@ async fn print_deployment(args: &Args, client: Client, name: &str) -> anyhow::Re
             deployments: Api::namespaced(client.clone(), &namespace),
             replicas,
         };
-        return deployment::follow(of, Agents::new(client), args.tail).await;
+        return deployment::follow(of, Agents::new(client), args.tail, since(args)).await;
     }
     found.sort_by_key(ResourceExt::name_any);
     let agents = Agents::new(client);
@@ -146,7 +189,7 @@ async fn print_deployment(args: &Args, client: Client, name: &str) -> anyhow::Re
     let mut logs = Vec::new();
     for replica in &found {
         match agents.log(replica, false, args.tail).await {
-            Ok(log) => logs.push(Box::pin(prefixed_lines(replica.name_any(), log))),
+            Ok(log) => logs.push(since(args).filter(prefixed_lines(replica.name_any(), log).boxed())),
             Err(err) => {
                 failed += 1;
                 ui::progress(&format!("{}: {err:#}", replica.name_any()));

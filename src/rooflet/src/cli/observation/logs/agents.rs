@@ -11,6 +11,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::OnceCell;
 
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
+use rooflet_api::wire::GATEWAY_LOG_PATH;
 use rooflet_client::ApiError;
 use rooflet_host::Host;
 use rooflet_proxy::{Proxy, Upstream};
@@ -47,7 +48,28 @@ impl Agents {
         let node = replica.spec.node_name.as_deref().ok_or_else(|| {
             anyhow!("ModelReplica {name} has no node yet; `kubectl describe mrep {name}` shows the reason")
         })?;
-        let mut path = format!("/replicas/{namespace}/{name}/logs?follow={follow}");
+        let path = format!("/replicas/{namespace}/{name}/logs");
+        self.read(node, &path, follow, tail).await
+    }
+
+    /// Returns the log of the gateway on a node.
+    pub(super) async fn gateway_log(
+        &self,
+        node: &str,
+        follow: bool,
+        tail: Option<i64>,
+    ) -> anyhow::Result<BoxStream<'static, anyhow::Result<Bytes>>> {
+        self.read(node, GATEWAY_LOG_PATH, follow, tail).await
+    }
+
+    async fn read(
+        &self,
+        node: &str,
+        path: &str,
+        follow: bool,
+        tail: Option<i64>,
+    ) -> anyhow::Result<BoxStream<'static, anyhow::Result<Bytes>>> {
+        let mut path = format!("{path}?follow={follow}");
         if let Some(lines) = tail.filter(|lines| *lines >= 0) {
             path.push_str(&format!("&tailLines={lines}"));
         }

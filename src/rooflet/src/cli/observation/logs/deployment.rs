@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 
 use super::agents::Agents;
 use super::lines::prefixed_lines;
+use super::since::Since;
 use crate::cli::ui;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
@@ -55,7 +56,12 @@ impl LogState {
 }
 
 /// Prints new lines of all replicas until the deployment is deleted.
-pub(super) async fn follow(of: Deployment, agents: Agents, tail: Option<i64>) -> anyhow::Result<()> {
+pub(super) async fn follow(
+    of: Deployment,
+    agents: Agents,
+    tail: Option<i64>,
+    since: Since,
+) -> anyhow::Result<()> {
     let selector = watcher::Config::default().labels(&format!("{DEPLOYMENT_LABEL}={}", of.name));
     let mut changes = std::pin::pin!(watcher(of.replicas.clone(), selector).default_backoff());
     let mut logs: SelectAll<BoxStream<'static, Line>> = SelectAll::new();
@@ -84,7 +90,7 @@ pub(super) async fn follow(of: Deployment, agents: Agents, tail: Option<i64>) ->
                 if !state.is_requested {
                     state.is_requested = true;
                     let tail = state.tail(tail);
-                    logs.push(request(uid, Arc::clone(&agents), replica, tail));
+                    logs.push(request(uid, Arc::clone(&agents), replica, tail, since));
                 }
             }
             Some(Ok(Event::Init)) => {}
@@ -118,11 +124,13 @@ fn request(
     agents: Arc<Agents>,
     replica: ModelReplica,
     tail: Option<i64>,
+    since: Since,
 ) -> BoxStream<'static, Line> {
     let name = replica.name_any();
     let bytes = async move { agents.log(&replica, true, tail).await };
     let bytes = futures::stream::once(bytes).try_flatten();
-    prefixed_lines(name, bytes)
+    since
+        .filter(prefixed_lines(name, bytes).boxed())
         .map(move |line| (uid.clone(), line))
         .boxed()
 }

@@ -12,9 +12,32 @@ pub(super) fn prefixed_lines<B: AsRef<[u8]>>(
     name: String,
     bytes: impl Stream<Item = anyhow::Result<B>>,
 ) -> impl Stream<Item = anyhow::Result<Vec<u8>>> {
+    split(format!("[{name}] "), bytes)
+}
+
+/// Splits bytes into lines.
+pub(super) fn lines<B: AsRef<[u8]>>(
+    bytes: impl Stream<Item = anyhow::Result<B>>,
+) -> impl Stream<Item = anyhow::Result<Vec<u8>>> {
+    split(String::new(), bytes)
+}
+
+/// Returns the length of `[NAME] ` at the beginning of a line.
+pub(super) fn prefix_len(line: &[u8]) -> usize {
+    let end = line.windows(2).position(|pair| pair == b"] ");
+    match end.filter(|_| line.starts_with(b"[")) {
+        Some(end) => end + 2,
+        None => 0,
+    }
+}
+
+fn split<B: AsRef<[u8]>>(
+    prefix: String,
+    bytes: impl Stream<Item = anyhow::Result<B>>,
+) -> impl Stream<Item = anyhow::Result<Vec<u8>>> {
     let state = State {
         bytes: Box::pin(bytes),
-        name,
+        prefix,
         partial: Vec::new(),
         ready: VecDeque::new(),
         has_ended: false,
@@ -44,7 +67,8 @@ pub(super) fn prefixed_lines<B: AsRef<[u8]>>(
 
 struct State<S> {
     bytes: S,
-    name: String,
+    /// Text before each line.
+    prefix: String,
     /// Start of a line whose end has not arrived.
     partial: Vec<u8>,
     ready: VecDeque<Vec<u8>>,
@@ -72,7 +96,7 @@ impl<S> State<S> {
     }
 
     fn push_line(&mut self) {
-        let mut line = format!("[{}] ", self.name).into_bytes();
+        let mut line = self.prefix.clone().into_bytes();
         line.append(&mut self.partial);
         line.push(b'\n');
         self.ready.push_back(line);
