@@ -204,7 +204,14 @@ impl Models {
         Timestamp::from_second(used.as_second()).ok().map(Time)
     }
 
-    /// Deletes a downloaded model on request, unless its directory is in `used`.
+    /// Returns the end of a model's download, rounded up to whole seconds.
+    fn downloaded_time(&self, model: &HubModel) -> Option<Time> {
+        let ended = self.pulls.as_ref()?.downloads().downloaded_at(model)?;
+        Some(Time(whole_seconds_up(Timestamp::try_from(ended).ok()?)))
+    }
+
+    /// Deletes a downloaded model on request, unless its directory is in `used` or the request is for an
+    /// earlier download.
     pub(crate) fn delete(&self, model: &HubModel, requested: Timestamp, used: &BTreeSet<Utf8PathBuf>) {
         let Some(downloads) = self.pulls.as_ref().map(Pulls::downloads) else {
             return;
@@ -212,7 +219,11 @@ impl Models {
         if downloads.find(model).is_none_or(|path| used.contains(&path)) {
             return;
         }
-        match downloads.delete(model, requested.into()) {
+        let is_requested = |Time(downloaded)| downloaded <= requested;
+        if !self.downloaded_time(model).is_some_and(is_requested) {
+            return;
+        }
+        match downloads.delete(model) {
             Ok(Some(bytes)) => info!(%model, %bytes, "deleted model on request"),
             Ok(None) => {}
             Err(err) => warn!(%model, error = %err, "failed to delete a model on request"),
@@ -309,8 +320,13 @@ impl Models {
         let all: Vec<_> = local.chain(downloaded).collect();
         let described = all.into_iter().map(|(name, source)| {
             let last_used_time = source.as_ref().and_then(|source| self.last_use(source));
+            let downloaded_time = match &source {
+                Some(ModelSource::Hub(model)) => self.downloaded_time(model),
+                Some(ModelSource::Local(_) | ModelSource::File(_)) | None => None,
+            };
             NodeModel {
                 last_used_time,
+                downloaded_time,
                 ..self.describe(name, source)
             }
         });
@@ -403,6 +419,11 @@ fn servable_from_shape(
     }
 }
 
+fn whole_seconds_up(time: Timestamp) -> Timestamp {
+    let seconds = time.as_second() + i64::from(time.subsec_nanosecond() > 0);
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -445,6 +466,13 @@ mod tests {
         assert_eq!((model.weights_bytes, model.max_context_tokens), (12_800, 512));
         assert_eq!(model.kv_bytes_per_token, 2 * 2 * 2 * 16 * 2);
         assert_eq!(model.cost.unwrap().layers[0].feed_forward.experts, 8);
+    }
+
+    #[test]
+    fn end_of_a_download_is_rounded_up() {
+        let up = |time: &str| whole_seconds_up(time.parse().unwrap()).to_string();
+        assert_eq!(up("2026-11-27T08:00:00.000000001Z"), "2026-11-27T08:00:01Z");
+        assert_eq!(up("2026-11-27T08:00:00Z"), "2026-11-27T08:00:00Z");
     }
 
     /// Missing permissions and the limit of open files change no file, so the result must not be

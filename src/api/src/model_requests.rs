@@ -13,8 +13,9 @@ use crate::v1alpha1::HubModel;
 pub struct ModelRequests {
     /// Models that the agent downloads and keeps without a replica.
     pub keep: BTreeSet<HubModel>,
-    /// Models that the agent deletes if they were downloaded before the time and no replica uses
-    /// them.
+    /// Models that the agent deletes if their `downloadedTime` is not after the time and no replica uses
+    /// them. The time is the `downloadedTime` of the model when the administrator sent the request, so
+    /// that a later download stays.
     pub delete: BTreeMap<HubModel, Timestamp>,
 }
 

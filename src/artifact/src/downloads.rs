@@ -122,15 +122,18 @@ impl Downloads {
         used.and_then(|used| used.modified()).ok()
     }
 
-    /// Deletes a complete model whose download ended before `before`. Returns its size, or `None`
-    /// if no such model exists.
-    pub fn delete(&self, model: &HubModel, before: SystemTime) -> io::Result<Option<Bytes>> {
+    /// Returns the time at which the download of a complete model ended.
+    pub fn downloaded_at(&self, model: &HubModel) -> Option<SystemTime> {
+        fs::metadata(self.find(model)?)
+            .and_then(|path| path.modified())
+            .ok()
+    }
+
+    /// Deletes a complete model. Returns its size, or `None` if no such model exists.
+    pub fn delete(&self, model: &HubModel) -> io::Result<Option<Bytes>> {
         let Some(path) = self.find(model) else {
             return Ok(None);
         };
-        if fs::metadata(&path)?.modified()? >= before {
-            return Ok(None);
-        }
         let bytes = stored(&path);
         remove(&path)?;
         Ok(Some(bytes))

@@ -373,6 +373,10 @@ pub struct NodeModel {
     pub cost: Option<ModelCost>,
     /// Maximum context length of the model, in tokens.
     pub max_context_tokens: u32,
+    /// End of the download, by the clock of the node, rounded up to whole seconds. Unset for models in the
+    /// agent's `--model-dir`. A request to delete the model contains this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub downloaded_time: Option<Time>,
     /// Last start of a worker with a downloaded model. Unset for models in the agent's `--model-dir`,
     /// and until the first start.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -38,6 +38,7 @@ impl ServedModel {
         NodeModel {
             name,
             architecture,
+            downloaded_time: None,
             last_used_time: None,
             weights_bytes: weights.resident().0,
             kv_bytes_per_token: kv_growth.0,

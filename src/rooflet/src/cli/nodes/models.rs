@@ -4,23 +4,22 @@ mod rows;
 
 use anyhow::{anyhow, bail};
 use camino::Utf8PathBuf;
+use jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use self::rows::{Row, rows};
+use self::rows::{Row, is_requested, rows};
 use crate::cli::ui::output::Output;
 use crate::cli::ui::{self, Table};
 use crate::cli::{Failure, objects};
 use rooflet_api::model_requests::ModelRequests;
-use rooflet_api::v1alpha1::{FleetNode, HubModel, ModelReplica};
+use rooflet_api::v1alpha1::{FleetNode, HubModel, ModelReplica, NodeModel};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::units::Bytes;
 use rooflet_client::{ApiError, FIELD_MANAGER};
 
-/// Age from which a request to delete a model is removed from the annotation, in seconds.
-const DELETE_REQUEST_SECONDS: i64 = 24 * 3600;
 /// Maximum number of attempts after write conflicts.
 const MAX_TRIES: usize = 5;
 
@@ -168,11 +167,11 @@ fn no_node(name: &str) -> Failure {
 
 /// Returns the requests of a node after a change.
 fn changed(node: &FleetNode, model: &HubModel, change: Change) -> anyhow::Result<ModelRequests> {
-    let now = Clock::System.now();
     let mut requests = ModelRequests::of(node.annotations());
+    // Completed requests, and requests for earlier downloads.
     requests
         .delete
-        .retain(|_, at| now.as_second() - at.as_second() < DELETE_REQUEST_SECONDS);
+        .retain(|model, at| listed(node, model).any(|listed| is_requested(listed, *at)));
     match change {
         Change::Keep => {
             requests.delete.remove(model);
@@ -192,22 +191,33 @@ fn changed(node: &FleetNode, model: &HubModel, change: Change) -> anyhow::Result
                     node.name_any()
                 );
             }
-            requests
-                .delete
-                .extend(present.into_iter().map(|model| (model, now)));
+            requests.delete.extend(present);
         }
     }
     Ok(requests)
 }
 
-/// Returns the downloaded copies of a model: of one revision, or of all without a revision.
-fn downloaded(node: &FleetNode, model: &HubModel) -> Vec<HubModel> {
-    let listed = node.status.iter().flat_map(|status| &status.models);
-    listed
-        .filter_map(|listed| listed.name.parse::<HubModel>().ok())
-        .filter(|listed| (&listed.owner, &listed.name) == (&model.owner, &model.name))
-        .filter(|listed| model.revision.is_none() || listed.revision == model.revision)
+/// Returns the downloaded copies of a model with the times for requests to delete them: of one revision, or
+/// of all without a revision. The times are those of the node, so that the clocks of two machines are never
+/// compared. Earlier agents report no time.
+fn downloaded(node: &FleetNode, model: &HubModel) -> Vec<(HubModel, Timestamp)> {
+    let now = Clock::System.now();
+    listed(node, model)
+        .filter_map(|listed| {
+            let time = listed.downloaded_time.as_ref().map_or(now, |time| time.0);
+            Some((listed.name.parse().ok()?, time))
+        })
         .collect()
+}
+
+fn listed<'a>(node: &'a FleetNode, model: &'a HubModel) -> impl Iterator<Item = &'a NodeModel> {
+    let models = node.status.iter().flat_map(|status| &status.models);
+    models.filter(|listed| {
+        listed.name.parse::<HubModel>().is_ok_and(|listed| {
+            (&listed.owner, &listed.name) == (&model.owner, &model.name)
+                && (model.revision.is_none() || listed.revision == model.revision)
+        })
+    })
 }
 
 #[cfg(test)]
@@ -243,11 +253,30 @@ mod tests {
         );
     }
 
+    /// The clocks of the node and of this machine may differ by any amount.
+    #[test]
+    fn deletion_contains_the_time_of_the_node() {
+        let model: HubModel = "hf://o/m@c0".parse().unwrap();
+        let mut node = node(json!({"rooflet.dev/delete-models": "hf://o/n@c2=2000-01-01T00:00:00Z"}));
+        let models = &mut node.status.as_mut().unwrap().models;
+        for (index, time) in [(1, "2071-05-05T05:05:05Z"), (3, "2071-05-05T05:05:05Z")] {
+            models[index].downloaded_time = serde_json::from_value(json!(time)).unwrap();
+        }
+        let requests = changed(&node, &model, Change::Delete).unwrap();
+        let deleted: Vec<String> = requests
+            .delete
+            .iter()
+            .map(|(model, at)| format!("{model}={at}"))
+            .collect();
+        // The request for the earlier download of another model has no effect any more.
+        assert_eq!(deleted, ["hf://o/m@c0=2071-05-05T05:05:05Z"]);
+    }
+
     #[test]
     fn prefetch_ends_a_deletion_and_old_deletions_are_removed() {
         let model: HubModel = "hf://o/m@c0".parse().unwrap();
         let now = Clock::System.now();
-        let deletes = format!("hf://o/m@c0={now},hf://o/old@c9=2020-01-01T00:00:00Z");
+        let deletes = format!("hf://o/m@c0={now},hf://o/old@c9={now}");
         let requests = changed(
             &node(json!({"rooflet.dev/delete-models": deletes})),
             &model,

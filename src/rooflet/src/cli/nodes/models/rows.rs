@@ -50,7 +50,8 @@ fn of_model(node: &str, model: &NodeModel, here: &[&ModelReplica], requests: &Mo
     let uses = |replica: &&&ModelReplica| replica.spec.model.text() == source;
     let users: Vec<String> = here.iter().filter(uses).map(|replica| key(replica)).collect();
     let hub: Option<HubModel> = source.parse().ok();
-    let is_deleted = hub.as_ref().is_some_and(|hub| requests.delete.contains_key(hub));
+    let request = hub.as_ref().and_then(|hub| requests.delete.get(hub));
+    let is_deleted = request.is_some_and(|at| is_requested(model, *at));
     let is_kept = hub.is_some_and(|hub| {
         requests.keep.iter().any(|kept| {
             (&kept.owner, &kept.name) == (&hub.owner, &hub.name)
@@ -74,6 +75,11 @@ fn of_model(node: &str, model: &NodeModel, here: &[&ModelReplica], requests: &Mo
         replicas: users,
         state,
     }
+}
+
+/// Returns whether a request with this time applies to the current download of a model.
+pub(super) fn is_requested(model: &NodeModel, at: Timestamp) -> bool {
+    model.downloaded_time.as_ref().is_none_or(|time| time.0 <= at)
 }
 
 /// Returns the row of a download in progress.
