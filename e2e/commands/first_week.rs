@@ -16,6 +16,9 @@ models:
   - {name: medium, model: qwen3-30b-a3b, quantization: mlx4, on: [pro, studio]}
 ";
 
+/// Maximum number of lines of `kubectl describe mac`.
+const MAX_DESCRIBED_LINES: usize = 140;
+
 fn deployment(name: &str, model: &str, replicas: u32, streams: u32) -> String {
     format!(
         "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {{name: {name}}}\n\
@@ -70,6 +73,7 @@ fn first_week_of_an_administrator() {
         cluster.gateway.chat(model, "hello");
     }
     wait_for_no_problem(&cluster);
+    models_logs_and_nodes_are_shown(&cluster);
 
     // Tuesday: more users. Wednesday: more streams, by a rollout.
     kubectl.run("scale mdep chat --replicas=5").ok();
@@ -88,7 +92,14 @@ fn first_week_of_an_administrator() {
     text(&cluster.rooflet(&format!("uncordon {node}")));
     kubectl.run(ready).ok();
 
-    // Friday: a mistake. The running replicas keep serving, and the rollout is undone.
+    // Friday: two mistakes. The server rejects the first one.
+    let wrong = deployment("chat", "small", 5, 4).replace(
+        "spec: {",
+        "spec: {strategy: {rollingUpdate: {minThroughput: '500%'}}, ",
+    );
+    let rejected = kubectl.apply(&wrong).expect_failure();
+    assert!(rejected.contains("at most 100%"), "{rejected}");
+    // The running replicas keep serving, and the rollout is undone.
     kubectl.apply(&deployment("chat", "absent", 5, 4)).ok();
     eventually("the mistake in the status", || {
         let status = text(&cluster.rooflet("status"));
@@ -127,6 +138,28 @@ fn first_week_of_an_administrator() {
         left if left.is_empty() => Ok(()),
         left => Err(left),
     });
+}
+
+/// Checks what an administrator looks up: models and their nodes, logs, and one node.
+fn models_logs_and_nodes_are_shown(cluster: &Cluster) {
+    let listed = text(&cluster.rooflet("models list"));
+    let used = |line: &&str| line.contains("local://small") && line.contains("1 replica");
+    assert_eq!(listed.lines().filter(used).count(), 3, "{listed}");
+    let names = cluster.kubectl.run("get mac -o name").ok();
+    let mut names = names.lines().filter_map(|name| name.split('/').next_back());
+    let studio = names.find(|name| name.starts_with("studio")).expect("a Mac");
+    let only = text(&cluster.rooflet(&format!("models list --node {studio}")));
+    assert!(
+        only.contains("local://medium") && !only.contains("mini"),
+        "{only}"
+    );
+    text(&cluster.rooflet("logs mdep/chat --tail=5"));
+    let described = cluster.kubectl.run(&format!("describe mac {studio}")).ok();
+    let lines = described.lines().count();
+    assert!(lines <= MAX_DESCRIBED_LINES, "{lines} lines:\n{described}");
+    let bundle = cluster.scratch.join("bundle.tar.gz");
+    let doctor = cluster.rooflet(&format!("doctor --bundle {}", bundle.display()));
+    assert!(bundle.exists(), "{doctor:?}");
 }
 
 /// Returns the node of a replica.

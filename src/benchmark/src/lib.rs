@@ -7,6 +7,6 @@ mod sample;
 mod statistics;
 
 pub use matrix::{Cell, Matrix, PromptState};
-pub use report::{CellReport, Metric, Round, TargetFigures};
+pub use report::{CellReport, Metric, Quantiles, Round, TargetFigures};
 pub use sample::{Conditions, Sample};
-pub use statistics::LEAST_ROUNDS;
+pub use statistics::{Estimate, LEAST_ROUNDS};

@@ -246,6 +246,64 @@ fn figures(report: &Report) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rooflet_benchmark::{Estimate, Matrix, PromptState, Quantiles, TargetFigures};
+
+    /// Returns a report of one target with one figure per prompt length.
+    fn report_of(contexts: &[u32]) -> Report {
+        let cells = contexts.iter().map(|context| {
+            let median = Estimate {
+                value: 27.0,
+                low: 26.0,
+                high: 28.0,
+            };
+            let quantiles = Quantiles {
+                median,
+                p95: median,
+                p99: median,
+                samples: 1,
+                rounds: 1,
+            };
+            CellReport {
+                cell: Cell {
+                    context_tokens: *context,
+                    state: PromptState::Cold,
+                    concurrency: 1,
+                    streaming: true,
+                },
+                targets: vec![TargetFigures {
+                    prompt_tokens: None,
+                    cached_tokens: None,
+                    metrics: [(Metric::DecodeTokensPerSecond, quantiles)].into(),
+                    taints: [].into(),
+                    failures: Vec::new(),
+                    samples: Vec::new(),
+                }],
+                ratios: [].into(),
+            }
+        });
+        Report {
+            rooflet: "0",
+            machine: "m".to_owned(),
+            targets: Vec::new(),
+            cells: cells.collect(),
+            matrix: Matrix::cache_study(),
+        }
+    }
+
+    /// Returns the numbers of labels and of tooltips in a plot.
+    fn labels(contexts: &[u32]) -> (usize, usize) {
+        let plot = plot(&report_of(contexts), Metric::DecodeTokensPerSecond, "h");
+        let plot = plot.expect("a plot").into_string();
+        // The title of the axis also ends with this word.
+        let tooltips = plot.matches(" tokens<").count() - 1;
+        (plot.matches(">cold × 1: 27").count() - tooltips, tooltips)
+    }
+
+    #[test]
+    fn single_context_has_a_label_with_its_figure() {
+        assert_eq!(labels(&[128]), (1, 1));
+        assert_eq!(labels(&[128, 1024]), (0, 2));
+    }
 
     #[test]
     fn narrow_ranges_have_ticks() {
