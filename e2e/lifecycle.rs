@@ -19,9 +19,9 @@ fn deployment_is_applied_served_scaled_and_deleted() {
 
     // The node reports its chip and a measured bandwidth.
     let node = kubectl.json("mac node-1").expect("the node");
-    assert_eq!(node["status"]["probe"]["basis"], "Measured");
+    assert_eq!(node["status"]["speed"]["basis"], "Measured");
     assert!(
-        node["status"]["probe"]["qmv"]["medianBytesPerSecond"]
+        node["status"]["speed"]["decodeBytesPerSecond"]
             .as_f64()
             .expect("a figure")
             > 0.0,

@@ -9,6 +9,7 @@ mod mutual_tls;
 mod network;
 mod node_loss;
 mod preemption;
+mod probe_record;
 mod rebalance;
 mod rebuilt_control_plane;
 mod silent_node;

@@ -79,7 +79,7 @@ fn nodes_report_simulated_chips(cluster: &Cluster) {
         assert_eq!(found["metadata"]["labels"]["rooflet.dev/simulated"], "true");
         let status = &found["status"];
         assert_eq!(status["chip"]["name"], format!("Apple {chip}"));
-        assert!(status["probe"].is_null(), "{}", status["probe"]);
+        assert!(status["speed"].is_null(), "{}", status["speed"]);
         assert_eq!(status["dataSheet"]["basis"], "Nominal");
         let probe = kubectl.wait_for_condition(&format!("mac {node}"), "ProbeFresh", "False");
         assert_eq!(probe["reason"], "SimulatedChip");

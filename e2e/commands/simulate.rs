@@ -81,7 +81,7 @@ fn simulated_macs_join_and_answer() {
     // Predictions use data sheets. Latency is measured and reported as for any worker.
     let node = kubectl.json("mac studio-1").expect("the node");
     assert_eq!(node["status"]["nodeInfo"]["operatingSystem"], "simulated");
-    assert!(node["status"]["probe"].is_null(), "{}", node["status"]["probe"]);
+    assert!(node["status"]["speed"].is_null(), "{}", node["status"]["speed"]);
     let replicas = kubectl.json("mrep").expect("a list");
     for replica in replicas["items"].as_array().expect("a list") {
         assert_eq!(

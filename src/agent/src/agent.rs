@@ -25,6 +25,7 @@ use crate::node::holder::{Holder, NodeNameTakenError};
 use crate::node::lease::{NodeLease, lease_of};
 use crate::node::pressure::MemoryWatch;
 use crate::node::probe::{ProbeState, Prober};
+use crate::node::probe_record::ProbeRecord;
 use crate::node::reporter::NodeReporter;
 use crate::node::wired::WiredWatch;
 use crate::platform::{Platform, ProbeSetup};
@@ -438,6 +439,7 @@ impl Agent {
             recorder: side.recorder.clone(),
             reports_rx: shared.reports_rx.clone(),
             probe_rx: shared.probe_rx.clone(),
+            probe_record: ProbeRecord::default(),
         };
         let reports_rx = shared.reports_rx.clone();
         side.report(

@@ -8,6 +8,7 @@ pub(crate) mod holder;
 pub(crate) mod lease;
 pub mod pressure;
 pub(crate) mod probe;
+pub(crate) mod probe_record;
 mod probe_schedule;
 pub(crate) mod quiet_hours;
 pub(crate) mod reporter;

@@ -193,6 +193,14 @@ pub const KEYS: [Key; 18] = [
     },
 ];
 
+/// Key of a probe's figures in the ConfigMap of a node.
+pub const PROBE_KEY: &str = "probe.json";
+
+/// Returns the name of the ConfigMap with the figures of a node's probe, in [`LEASE_NAMESPACE`].
+pub fn probe_config_map(node: &str) -> String {
+    format!("fleetnode-{node}")
+}
+
 /// Returns the name of a node's Lease. The prefix avoids conflicts with the Lease of a Kubernetes
 /// Node of the same name.
 pub fn lease_name(node: &str) -> String {

@@ -1,8 +1,8 @@
 //! Authorization of rooflet's nodes at the API server.
 //!
 //! An agent authenticates as `system:node:NAME` in the group `system:nodes`. [`NodeAuthorizer`]
-//! allows an agent to write its own FleetNode, its own Lease, the replicas bound to its node, and
-//! events. A machine that joins authenticates with a bootstrap token. It may create a certificate
+//! allows an agent to write its own FleetNode, its own Lease, the ConfigMap with the figures of its probe,
+//! the replicas bound to its node, and events. A machine that joins authenticates with a bootstrap token. It may create a certificate
 //! signing request and read it.
 //!
 //! `roles` contains the roles of users for rooflet's kinds, and `machine_roles` those of gateways,
@@ -32,6 +32,7 @@ const CSR_GROUP: &str = "certificates.k8s.io";
 const CSRS: &str = "certificatesigningrequests";
 const LEASE_GROUP: &str = "coordination.k8s.io";
 const LEASES: &str = "leases";
+const CONFIG_MAPS: &str = "configmaps";
 const DEPLOYMENTS: &str = "modeldeployments";
 const NODES: &str = "fleetnodes";
 const REPLICAS: &str = "modelreplicas";

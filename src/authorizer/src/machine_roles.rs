@@ -9,7 +9,7 @@ use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE, LEASE_NAMESPACE};
 use rooflet_pki::{CONTROLLERS_GROUP, GATEWAYS_GROUP};
 use serde_json::{Value, json};
 
-use crate::{CSR_GROUP, CSRS, DEPLOYMENTS, LEASE_GROUP, LEASES, NODES, REPLICAS};
+use crate::{CONFIG_MAPS, CSR_GROUP, CSRS, DEPLOYMENTS, LEASE_GROUP, LEASES, NODES, REPLICAS};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 const CORE_GROUP: &str = "";
@@ -102,7 +102,7 @@ fn gateway() -> Vec<Value> {
         role(
             FLEET_TRUST_NAMESPACE,
             GATEWAY,
-            json!([named(CORE_GROUP, "configmaps", FLEET_TRUST, READ)]),
+            json!([named(CORE_GROUP, CONFIG_MAPS, FLEET_TRUST, READ)]),
         ),
         binding(FLEET_TRUST_NAMESPACE, GATEWAY, &subject),
     ]
@@ -125,7 +125,11 @@ fn node() -> Vec<Value> {
         role(
             LEASE_NAMESPACE,
             NODE,
-            json!([rule(LEASE_GROUP, &[LEASES], &["get", "create", "patch"])]),
+            json!([
+                rule(LEASE_GROUP, &[LEASES], &["get", "create", "patch"]),
+                // The figures of the probe.
+                rule(CORE_GROUP, &[CONFIG_MAPS], &["create", "patch"]),
+            ]),
         ),
     ]
 }

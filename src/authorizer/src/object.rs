@@ -4,12 +4,14 @@
 //! may access that request. The message for an inaccessible object does not reveal its existence.
 
 use rooflet_api as api;
-use rooflet_api::meta::{LEASE_NAMESPACE, MIRROR_ANNOTATION, RESTORED_ANNOTATION, lease_name};
+use rooflet_api::meta::{
+    LEASE_NAMESPACE, MIRROR_ANNOTATION, RESTORED_ANNOTATION, lease_name, probe_config_map,
+};
 use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Forbidden, ResourceAttributes, User};
 use serde_json::Value;
 
 use crate::node::node_of;
-use crate::{CSR_GROUP, CSRS, LEASE_GROUP, LEASES, NODES, REPLICAS};
+use crate::{CONFIG_MAPS, CSR_GROUP, CSRS, LEASE_GROUP, LEASES, NODES, REPLICAS};
 
 /// Returns true if the content of objects determines the permissions of the user. Roles determine those of
 /// all other users.
@@ -56,6 +58,13 @@ pub(crate) fn check_change(
             let is_own = at.name == Some(lease.as_str()) && at.namespace == Some(LEASE_NAMESPACE);
             allow_if(is_own, || {
                 format!("node {node:?} may have only one Lease, {LEASE_NAMESPACE}/{lease}")
+            })
+        }
+        ("", CONFIG_MAPS) => {
+            let map = probe_config_map(node);
+            let is_own = at.name == Some(map.as_str()) && at.namespace == Some(LEASE_NAMESPACE);
+            allow_if(is_own, || {
+                format!("node {node:?} may have only one ConfigMap, {LEASE_NAMESPACE}/{map}")
             })
         }
         (api::GROUP, REPLICAS) => {
@@ -169,7 +178,7 @@ mod tests {
         let check =
             |group: &str, resource: &str, name: &str, old: Option<Value>, new: Value, expect: &str| {
                 let namespace = match group {
-                    "coordination.k8s.io" => Some("kube-node-lease"),
+                    "" | "coordination.k8s.io" => Some("kube-node-lease"),
                     _ => None,
                 };
                 let at = at(group, resource, namespace, name);
@@ -198,6 +207,9 @@ mod tests {
             |name: &str, expect| check("coordination.k8s.io", "leases", name, None, json!({}), expect);
         leases("fleetnode-a", "");
         leases("fleetnode-b", "may have only one Lease");
+        let maps = |name: &str, expect| check("", "configmaps", name, None, json!({}), expect);
+        maps("fleetnode-a", "");
+        maps("fleetnode-b", "may have only one ConfigMap");
 
         let replica = |node: &str, annotation: &str| json!({"metadata": {"annotations": {annotation: "x"}}, "spec": {"nodeName": node}});
         let replicas = |old, new, expect| check("rooflet.dev", "modelreplicas", "x", old, new, expect);

@@ -2,13 +2,13 @@
 //! content of objects.
 
 use rooflet_api as api;
-use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE, LEASE_NAMESPACE, lease_name};
+use rooflet_api::meta::{FLEET_TRUST, FLEET_TRUST_NAMESPACE, LEASE_NAMESPACE, lease_name, probe_config_map};
 use rooflet_apimachinery::selector::FieldSelector;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Decision, ResourceAttributes, User};
 
 use crate::node::node_of;
-use crate::{CSR_GROUP, CSRS, DEPLOYMENTS, LEASE_GROUP, LEASES, NODES, REPLICAS};
+use crate::{CONFIG_MAPS, CSR_GROUP, CSRS, DEPLOYMENTS, LEASE_GROUP, LEASES, NODES, REPLICAS};
 
 pub(crate) fn decide(user: &User, verb: Verb, at: &ResourceAttributes<'_>) -> Decision {
     let node = node_of(user);
@@ -78,7 +78,18 @@ fn decide_for_node(node: &str, verb: Verb, at: &ResourceAttributes<'_>) -> Decis
         ("", "namespaces", None, Verb::Get) => allow_if(names("kube-system"), || {
             format!("node {node:?} may read only the namespace kube-system")
         }),
-        ("", "configmaps", None, Verb::Get | Verb::List | Verb::Watch) => {
+        // `object` checks the name of a new ConfigMap.
+        ("", CONFIG_MAPS, None, Verb::Create) => allow_if(at.namespace == Some(LEASE_NAMESPACE), || {
+            format!("node {node:?} may create its ConfigMap only in the namespace {LEASE_NAMESPACE}")
+        }),
+        ("", CONFIG_MAPS, None, Verb::Update | Verb::Patch) => {
+            let map = probe_config_map(node);
+            let is_own = at.namespace == Some(LEASE_NAMESPACE) && names(&map);
+            allow_if(is_own, || {
+                format!("node {node:?} may write only its own ConfigMap, {LEASE_NAMESPACE}/{map}")
+            })
+        }
+        ("", CONFIG_MAPS, None, Verb::Get | Verb::List | Verb::Watch) => {
             let is_named = names(FLEET_TRUST) || selects_value("metadata.name", FLEET_TRUST);
             allow_if(at.namespace == Some(FLEET_TRUST_NAMESPACE) && is_named, || {
                 format!("node {node:?} may read only the ConfigMap {FLEET_TRUST_NAMESPACE}/{FLEET_TRUST}")
@@ -140,6 +151,7 @@ mod tests {
     const DEPLOYMENT: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modeldeployments";
     const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
+    const PROBES: &str = "/api/v1/namespaces/kube-node-lease/configmaps";
     const CONFIG: &str = "/api/v1/namespaces/kube-system/configmaps";
 
     /// Verb, path, field selector, and true if the request is allowed.
@@ -247,6 +259,13 @@ mod tests {
                     "",
                     false,
                 ),
+                (Verb::Create, PROBES.to_owned(), "", true),
+                (Verb::Patch, format!("{PROBES}/fleetnode-a"), "", true),
+                (Verb::Patch, format!("{PROBES}/fleetnode-b"), "", false),
+                (Verb::Get, format!("{PROBES}/fleetnode-b"), "", false),
+                (Verb::Delete, format!("{PROBES}/fleetnode-a"), "", false),
+                (Verb::Create, CONFIG.to_owned(), "", false),
+                (Verb::Patch, format!("{CONFIG}/fleetnode-a"), "", false),
                 (Verb::Get, format!("{LEASE}/fleetnode-a"), "", true),
                 (Verb::Patch, format!("{LEASE}/fleetnode-a"), "", true),
                 (Verb::Create, LEASE.to_owned(), "", true),

@@ -13,7 +13,7 @@ use crate::predict::calibration::{ArchitectureClass, Calibration, Observation};
 use crate::predict::{Engine, Hardware, Interval, MeasuredMachine, Parameters};
 use rooflet_api::conditions::{PROBE_EXPIRED, condition_type};
 use rooflet_api::v1alpha1 as api;
-use rooflet_api::v1alpha1::{FleetNodeStatus, ObjectivesSpec, PlausibilityVerdict};
+use rooflet_api::v1alpha1::{FleetNodeStatus, NodeSpeed, ObjectivesSpec, PlausibilityVerdict};
 use rooflet_base::quantity;
 use rooflet_base::units::Bytes;
 
@@ -25,7 +25,37 @@ pub fn hardware(status: &FleetNodeStatus) -> Option<Hardware> {
         .iter()
         .any(|condition| condition.type_ == condition_type::PROBE_FRESH && condition.reason == PROBE_EXPIRED);
     let memory = quantity::parse_bytes(&status.capacity.memory).ok();
-    hardware_of(&status.chip, memory, status.probe.as_ref(), expired)
+    hardware_of(&status.chip, memory, speed(status).as_ref(), expired)
+}
+
+/// Returns the measured speed of a node. Earlier agents publish the figures of the probe instead.
+pub fn speed(status: &FleetNodeStatus) -> Option<NodeSpeed> {
+    let of_probe = || status.probe.as_ref().map(measured_speed);
+    status.speed.clone().or_else(of_probe)
+}
+
+/// Returns the speed to publish for the figures of a probe.
+pub fn measured_speed(probe: &api::Probe) -> NodeSpeed {
+    let figures = &probe.measurements;
+    NodeSpeed {
+        basis: api::Basis::Measured,
+        engine: probe.engine.clone(),
+        measured_at: probe.measured_at.clone(),
+        verdict: probe
+            .plausibility
+            .as_ref()
+            .map_or(PlausibilityVerdict::NotJudged, |judged| judged.verdict),
+        read_bytes_per_second: figures.read.median_bytes_per_second,
+        decode_bytes_per_second: figures.qmv.median_bytes_per_second,
+        disk_read_bytes_per_second: disk_read(figures).map(|disk| api::Percentiles {
+            p10: disk.p10,
+            p50: disk.p50,
+            p90: disk.p90,
+        }),
+        thermal_state: figures.thermal_state,
+        power_source: figures.power_source,
+        factors: MeasuredMachine::new(figures).map(|machine| machine.factors()),
+    }
 }
 
 /// Returns the measured read speed of the machine's disk in bytes per second. A measurement that
@@ -40,14 +70,24 @@ pub fn disk_read(measured: &api::Measurements) -> Option<Interval> {
     })
 }
 
+/// Returns the measured read speed of a node's disk in bytes per second.
+pub fn node_disk_read(status: &FleetNodeStatus) -> Option<Interval> {
+    let disk = speed(status)?.disk_read_bytes_per_second?;
+    (disk.p10 > 0.0).then_some(Interval {
+        p10: disk.p10,
+        p50: disk.p50,
+        p90: disk.p90,
+    })
+}
+
 /// Like [`hardware`], for a node without a published status.
 pub fn hardware_of(
     chip: &api::Chip,
     memory: Option<Bytes>,
-    probe: Option<&api::Probe>,
+    speed: Option<&NodeSpeed>,
     expired: bool,
 ) -> Option<Hardware> {
-    let measured = probe.and_then(measured);
+    let measured = speed.and_then(measured);
     let measured = measured.map(|machine| if expired { machine.stale() } else { machine });
     if measured.is_some() || chip.development {
         return measured.map(Hardware::Measured);
@@ -57,21 +97,16 @@ pub fn hardware_of(
         .map(Hardware::Chip)
 }
 
-/// Returns the figures of a probe.
+/// Returns the machine of a measured speed.
 ///
 /// If the figures are too slow for the chip, another program used the machine. They apply with a
 /// wider interval, because the data sheet would predict more than was observed. Figures above the
 /// data sheet do not measure the memory and are ignored.
-fn measured(probe: &api::Probe) -> Option<MeasuredMachine> {
-    let verdict = probe
-        .plausibility
-        .as_ref()
-        .map_or(PlausibilityVerdict::NotJudged, |judged| judged.verdict);
-    match verdict {
-        PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => {
-            MeasuredMachine::new(&probe.measurements)
-        }
-        PlausibilityVerdict::TooLow => MeasuredMachine::new(&probe.measurements).map(MeasuredMachine::stale),
+fn measured(speed: &NodeSpeed) -> Option<MeasuredMachine> {
+    let machine = speed.factors.as_ref().and_then(MeasuredMachine::of_factors);
+    match speed.verdict {
+        PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => machine,
+        PlausibilityVerdict::TooLow => machine.map(MeasuredMachine::stale),
         PlausibilityVerdict::TooHigh => None,
     }
 }
@@ -413,7 +448,7 @@ mod tests {
                 verdict,
                 ..api::Plausibility::default()
             });
-            hardware_of(&chip, None, Some(&probe), false).unwrap()
+            hardware_of(&chip, None, Some(&measured_speed(&probe)), false).unwrap()
         };
         let read = |hardware| match hardware {
             Hardware::Measured(machine) => machine.read,
@@ -422,6 +457,89 @@ mod tests {
         assert_eq!(read(judged(250.0, PlausibilityVerdict::Plausible)), 250e9);
         assert_eq!(read(judged(100.0, PlausibilityVerdict::TooLow)), 100e9);
         assert_eq!(read(judged(400.0, PlausibilityVerdict::TooHigh)), 273e9);
+    }
+
+    /// An earlier agent publishes the figures of its probe, and a newer one the speed. Readers must
+    /// predict the same speed from both.
+    #[test]
+    fn status_of_an_earlier_agent_predicts_the_same_speed() {
+        let mut probe = api::Probe {
+            engine: "mlx 0.32.2 (metal)".to_owned(),
+            ..api::Probe::default()
+        };
+        let figure = |rate: f64| api::Figure {
+            median_bytes_per_second: rate,
+            p10_bytes_per_second: rate * 0.97,
+            p90_bytes_per_second: rate * 1.02,
+            ..api::Figure::default()
+        };
+        probe.measurements = api::Measurements {
+            read: figure(260e9),
+            qmv: figure(240e9),
+            quantized: [(8, 1, 250e9), (4, 2, 230e9), (4, 8, 90e9)]
+                .map(|(bits, batch, rate)| api::QuantizedFigure {
+                    bits,
+                    group_size: 64,
+                    batch,
+                    figure: figure(rate),
+                })
+                .to_vec(),
+            attention: [(1, 200e9), (8, 60e9)]
+                .map(|(queries_per_key, rate)| api::AttentionFigure {
+                    queries_per_key,
+                    figure: figure(rate),
+                })
+                .to_vec(),
+            disk_read: Some(api::DiskFigure {
+                path: "/models".to_owned(),
+                figure: figure(5e9),
+                past_cache: true,
+            }),
+            ..api::Measurements::default()
+        };
+        let old = FleetNodeStatus {
+            probe: Some(probe.clone()),
+            ..FleetNodeStatus::default()
+        };
+        let new = FleetNodeStatus {
+            speed: Some(measured_speed(&probe)),
+            ..FleetNodeStatus::default()
+        };
+        let text = serde_json::to_string(&new).unwrap();
+        assert!(!text.contains("samples"), "{text}");
+        let read: FleetNodeStatus = serde_json::from_str(&text).unwrap();
+        // JSON numbers may differ in the last bit.
+        let (a, b) = (factors(&read), factors(&new));
+        assert!((a / b - 1.0).abs() < 1e-12, "{a} {b}");
+        assert_eq!(
+            hardware(&new),
+            MeasuredMachine::new(&probe.measurements).map(Hardware::Measured)
+        );
+        assert_eq!(hardware(&old), hardware(&new));
+        assert_eq!(node_disk_read(&old), node_disk_read(&new));
+        assert_eq!(node_disk_read(&new).unwrap().p50, 5e9);
+        // The speed takes precedence over the figures of an earlier agent.
+        probe.measurements.qmv.median_bytes_per_second = 1.0;
+        let both = FleetNodeStatus {
+            probe: Some(probe),
+            ..new.clone()
+        };
+        assert_eq!(hardware(&both), hardware(&new));
+    }
+
+    fn factors(status: &FleetNodeStatus) -> f64 {
+        let factors = status.speed.as_ref().unwrap().factors.as_ref().unwrap();
+        factors.attention_seconds_per_byte / factors.seconds_per4_bit_weight
+    }
+
+    #[test]
+    fn published_values_that_predictions_divide_by_must_be_positive() {
+        let chip = api::Chip::default();
+        let speed = api::NodeSpeed {
+            factors: Some(api::SpeedFactors::default()),
+            ..api::NodeSpeed::default()
+        };
+        assert_eq!(hardware_of(&chip, None, Some(&speed), false), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tracing::info;
 use super::facts::NodeFacts;
 use super::lease::NodeLease;
 use super::probe::ProbeState;
+use super::probe_record::ProbeRecord;
 use super::quiet_hours::QuietHours;
 use super::status::node_status;
 use super::wired::WiredWatch;
@@ -61,6 +62,7 @@ pub(crate) struct NodeReporter {
     pub recorder: Recorder,
     pub reports_rx: watch::Receiver<Arc<Reports>>,
     pub probe_rx: watch::Receiver<ProbeState>,
+    pub(crate) probe_record: ProbeRecord,
 }
 
 impl NodeReporter {
@@ -155,6 +157,10 @@ impl NodeReporter {
         };
         self.lease.check().await?;
         let node = self.update_labels(&api, node).await?;
+        let probe = self.probe_rx.latest();
+        self.probe_record
+            .publish(&self.client, &node, probe.last.as_ref())
+            .await;
         let previous = node.status.clone().unwrap_or_default();
         let leaked = self.leaked();
         let facts = NodeFacts {

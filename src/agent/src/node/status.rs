@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::conditions::{NodeCondition, conditions};
 use super::facts::NodeFacts;
-use super::hardware::{published_probe, show_engine};
+use super::hardware::{published_speed, show_engine};
 use super::probe::ProbeResult;
 use crate::replica::ReplicaKey;
 use crate::workers::crash::reduced;
@@ -56,7 +56,8 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
             memory_bandwidth: bandwidth_quantity,
             disk: reports.disk_limit.map(format_bytes),
         },
-        probe: published_probe(facts.probe),
+        speed: published_speed(facts.probe),
+        probe: None,
         calibrations: reports.calibrations.clone(),
         calibration_reset: reports.calibration_reset.clone(),
         summary: NodeSummary {
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(status.capacity.memory, "16Gi");
         let disk = (status.capacity.disk, status.allocatable.disk);
         assert_eq!(disk, (Some("512Gi".to_owned()), Some("97Gi".to_owned())));
-        assert_eq!(status.probe, None);
+        assert_eq!((status.speed, status.probe), (None, None));
     }
 
     #[test]
@@ -247,7 +248,7 @@ mod tests {
             |facts| facts.probe = Box::leak(Box::new(ProbeState::simulated())),
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/SimulatedChip",
         );
-        assert_eq!((status.probe, status.allocatable.memory_bandwidth), (None, None));
+        assert_eq!((status.speed, status.allocatable.memory_bandwidth), (None, None));
     }
 
     #[test]
@@ -296,6 +297,12 @@ mod tests {
         assert_eq!(status.summary.bandwidth, "112GB/s");
         assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
         assert_eq!(status.node_info.engine, "mlx 0.32.2 (metal)");
+        let speed = status.speed.unwrap();
+        assert_eq!(
+            (speed.read_bytes_per_second, speed.decode_bytes_per_second),
+            (120e9, 112.4e9)
+        );
+        assert_eq!(status.probe, None, "deprecated field");
         let old = measured("2026-01-01T00:00:00Z");
         check(
             |facts| facts.probe = Box::leak(Box::new(old)),

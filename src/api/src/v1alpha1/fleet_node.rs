@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Basis, Probe, TaintEffect};
+use super::{Basis, NodeSpeed, Probe, TaintEffect};
 
 /// Machine of the fleet: chip, measured speed, free capacity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -159,7 +159,11 @@ pub struct FleetNodeStatus {
     pub capacity: Resources,
     /// Resources that models may use.
     pub allocatable: Resources,
-    /// Measurements through the engine. Unset until the first probe has completed.
+    /// Speed measured through the engine. Unset until the first probe has completed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<NodeSpeed>,
+    /// Deprecated: use `speed`, and the ConfigMap with the figures of the probe. Earlier agents wrote this
+    /// field. Until version 0.2, it is read if `speed` is unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
     /// Measured speed of real requests on this node with the current engine. Corrects predictions.

@@ -1,8 +1,12 @@
-//! Measurements of a machine, in `FleetNode.status.probe` and in the output of
-//! `rooflet probe -o json`.
+//! Measurements of a machine: the speed in `FleetNode.status.speed`, and the figures of a probe in a
+//! ConfigMap and in the output of `rooflet probe -o json`.
+
+use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::Percentiles;
 
 /// Basis of a figure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,6 +16,77 @@ pub enum Basis {
     Measured,
     /// From the chip's data sheet.
     Nominal,
+}
+
+/// Measured speed of a machine: the values from which the speed of models is predicted. The
+/// ConfigMap `fleetnode-NAME` in the namespace `kube-node-lease` has the figures of the probe.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSpeed {
+    /// Always Measured.
+    pub basis: Basis,
+    /// Engine and device of the measurement.
+    pub engine: String,
+    /// Time of the measurement, in RFC 3339.
+    pub measured_at: String,
+    /// Comparison of the read bandwidth with the chip's data sheet.
+    pub verdict: PlausibilityVerdict,
+    /// Median read bandwidth.
+    pub read_bytes_per_second: f64,
+    /// Median rate of 4-bit matrix-vector products, in bytes of weights per second.
+    pub decode_bytes_per_second: f64,
+    /// Read speed of the disk in bytes per second. Unset if it was not measured without the page
+    /// cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_read_bytes_per_second: Option<Percentiles>,
+    /// Thermal state at the end of the probe.
+    pub thermal_state: ThermalState,
+    /// Power source during the probe.
+    pub power_source: PowerSource,
+    /// Values for predictions. Unset if the probe has no figures of the decode kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factors: Option<SpeedFactors>,
+}
+
+/// Values for predictions, computed from the figures of a probe. If the speed under sustained load was
+/// measured, all values apply to the hot chip.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SpeedFactors {
+    /// Read bandwidth, in bytes per second.
+    pub read_bytes_per_second: f64,
+    /// Bits of a scale of quantised weights.
+    pub scale_bits: f64,
+    /// Seconds to multiply one vector with one 4-bit weight.
+    pub seconds_per4_bit_weight: f64,
+    /// Seconds to multiply one vector with one 8-bit weight.
+    pub seconds_per8_bit_weight: f64,
+    /// Time of a 4-bit product with several vectors relative to one vector, by number of vectors.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub batch_times: BTreeMap<String, f64>,
+    /// Seconds of attention per byte of keys and values.
+    pub attention_seconds_per_byte: f64,
+    /// Additional seconds per byte for each query that shares a key.
+    pub attention_seconds_per_query: f64,
+    /// Seconds of one kernel launch.
+    pub launch_seconds: f64,
+    /// Seconds of a layer's small kernels at width zero.
+    pub layer_seconds: f64,
+    /// Additional seconds of a layer's small kernels per unit of width.
+    pub layer_seconds_per_width: f64,
+    /// Part of these seconds in which the CPU builds the graph.
+    pub graph_seconds: f64,
+    /// Seconds from the request of a small result to its arrival.
+    pub round_trip_seconds: f64,
+    /// Floating-point operations per second of dense products.
+    pub flops_per_second: f64,
+    /// Floating-point operations per second of 4-bit products.
+    pub quantized_flops_per_second: f64,
+    /// Half-width of the measurement, as a natural logarithm.
+    pub spread: f64,
+    /// Share of the speed that the hot chip sustains. Unset if not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sustained: Option<f64>,
 }
 
 /// Result of a probe, measured through the inference engine.

@@ -259,8 +259,7 @@ impl Host {
         let status = node.status.as_ref()?;
         let name = node.metadata.name.as_deref()?;
         let upstream = Upstream::of_node(status.endpoint.as_deref()?, name).ok()?;
-        let measured = status.probe.as_ref().map(|probe| &probe.measurements);
-        let disk = Disk::new(measured.and_then(published::disk_read));
+        let disk = Disk::new(published::node_disk_read(status));
         let link = Link::new(
             status
                 .download

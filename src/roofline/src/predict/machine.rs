@@ -2,12 +2,14 @@
 //! needs no constants that were fitted on other machines. This predictor therefore applies to every
 //! backend, including CPU and CUDA.
 
+use std::collections::BTreeMap;
+
 use super::decode::StepTime;
 use super::parameters::{DecodeParameters, EnginePrefill, REFERENCE_EXPERT_WIDTH};
 use super::prefill::{PrefillTime, PrefillWork};
 use super::spread::Sides;
 use super::step_work::StepWork;
-use rooflet_api::v1alpha1::{AttentionFigure, Measurements, Spread};
+use rooflet_api::v1alpha1::{AttentionFigure, Measurements, SpeedFactors, Spread};
 
 /// Maximum number of batch sizes in a probe, without single vectors.
 const MAX_BATCHES: usize = 4;
@@ -101,7 +103,7 @@ impl MeasuredMachine {
             .map_or(0.0, |spread| spread.median.max(0.0));
         let scale_bits = f64::from(probe.scale_bits.unwrap_or(SCALE_BITS));
         let weight = |bits: f64, rate: f64| {
-            let bits = bits + 2.0 * scale_bits / GROUP_SIZE;
+            let bits = bits_with_scales(bits, scale_bits);
             (bits, bits / 8.0 / rate)
         };
         let float_flops = median(&probe.matmul_flops_per_second);
@@ -134,6 +136,78 @@ impl MeasuredMachine {
             spread: known(p10).map_or(0.0, |p10| (p90 / p10).max(1.0).ln() / 2.0),
         };
         Some(cold.heated(sustained.unwrap_or(1.0)))
+    }
+
+    /// Returns the machine of published values. Returns `None` if a value that predictions divide by is
+    /// not positive.
+    pub(crate) fn of_factors(factors: &SpeedFactors) -> Option<Self> {
+        let rates = [
+            factors.read_bytes_per_second,
+            factors.seconds_per4_bit_weight,
+            factors.seconds_per8_bit_weight,
+            factors.flops_per_second,
+            factors.quantized_flops_per_second,
+        ];
+        if rates.iter().any(|rate| !rate.is_finite() || *rate <= 0.0) {
+            return None;
+        }
+        let mut measured: Vec<(f64, f64)> = factors
+            .batch_times
+            .iter()
+            .filter_map(|(vectors, time)| Some((vectors.parse().ok()?, *time)))
+            .filter(|(vectors, time)| *vectors > 1.0 && *time > 0.0)
+            .collect();
+        measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut batches = [(0.0, 0.0); MAX_BATCHES];
+        for (place, figure) in batches.iter_mut().zip(measured) {
+            *place = figure;
+        }
+        let bits = |bits: f64| bits_with_scales(bits, factors.scale_bits);
+        Some(Self {
+            four_bits: (bits(4.0), factors.seconds_per4_bit_weight),
+            eight_bits: (bits(8.0), factors.seconds_per8_bit_weight),
+            float_bit: 1.0 / 8.0 / factors.read_bytes_per_second,
+            batches,
+            attention: (
+                factors.attention_seconds_per_byte,
+                factors.attention_seconds_per_query,
+            ),
+            launch: factors.launch_seconds,
+            layer: (factors.layer_seconds, factors.layer_seconds_per_width),
+            graph_building: factors.graph_seconds,
+            round_trip: factors.round_trip_seconds,
+            float_flops: factors.flops_per_second,
+            quantized_flops: factors.quantized_flops_per_second,
+            read: factors.read_bytes_per_second,
+            sustained: factors.sustained,
+            spread: factors.spread,
+        })
+    }
+
+    /// Returns the values to publish. [`of_factors`](Self::of_factors) is the inverse.
+    pub(crate) fn factors(&self) -> SpeedFactors {
+        let batches = self.batches.iter().take_while(|figure| figure.0 > 0.0);
+        let batch_times: BTreeMap<String, f64> = batches
+            .map(|(vectors, time)| (vectors.to_string(), *time))
+            .collect();
+        SpeedFactors {
+            read_bytes_per_second: self.read,
+            scale_bits: (self.four_bits.0 - 4.0) * GROUP_SIZE / 2.0,
+            seconds_per4_bit_weight: self.four_bits.1,
+            seconds_per8_bit_weight: self.eight_bits.1,
+            batch_times,
+            attention_seconds_per_byte: self.attention.0,
+            attention_seconds_per_query: self.attention.1,
+            launch_seconds: self.launch,
+            layer_seconds: self.layer.0,
+            layer_seconds_per_width: self.layer.1,
+            graph_seconds: self.graph_building,
+            round_trip_seconds: self.round_trip,
+            flops_per_second: self.float_flops,
+            quantized_flops_per_second: self.quantized_flops,
+            spread: self.spread,
+            sustained: self.sustained,
+        }
     }
 
     /// Scales the speed of the device to this share. The host builds the graph and transfers
@@ -249,6 +323,11 @@ impl MeasuredMachine {
             fixed: step.overhead,
         }
     }
+}
+
+/// Returns the bits of a quantised weight with its share of the group's scale and bias.
+fn bits_with_scales(bits: f64, scale_bits: f64) -> f64 {
+    bits + 2.0 * scale_bits / GROUP_SIZE
 }
 
 /// Interpolates linearly between two points.

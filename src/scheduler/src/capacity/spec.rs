@@ -21,6 +21,7 @@ use rooflet_roofline::chip::ChipVariant;
 use rooflet_roofline::disk::NodeDisk;
 use rooflet_roofline::memory::{Demand, ServedModel, allocatable};
 use rooflet_roofline::predict::{Hardware, ModelCost};
+use rooflet_roofline::published;
 
 /// Invalid field of a plan, with the expected value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -445,10 +446,7 @@ pub fn current_fleet(nodes: &[FleetNode], replicas: &[ModelReplica], beside_runn
         } else {
             alike
         };
-        let measured = status
-            .probe
-            .as_ref()
-            .map(|probe| probe.measurements.qmv.median_bytes_per_second);
+        let measured = published::speed(&status).map(|speed| speed.decode_bytes_per_second);
         let nominal = state
             .hardware()
             .and_then(|hardware| hardware.chip())

@@ -340,7 +340,6 @@ impl NodeFacts {
             Some(ready) => Some(ready.reason.clone()),
             None => Some("NotYetReported".to_owned()),
         };
-        let measured = status.probe.as_ref().map(|probe| &probe.measurements);
         Self {
             labels: node.labels().clone(),
             taints: strict_taints(node),
@@ -353,7 +352,7 @@ impl NodeFacts {
             disk_limit: (status.allocatable.disk.as_deref())
                 .and_then(|text| quantity::parse_bytes(text).ok()),
             class: class(&status),
-            disk: Disk::new(measured.and_then(published::disk_read)),
+            disk: Disk::new(published::node_disk_read(&status)),
             link: Link::new(status.download.map(|speed| speed.median_bytes_per_second)),
             machine: Machine {
                 hardware: published::hardware(&status),

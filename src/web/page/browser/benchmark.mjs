@@ -31,7 +31,7 @@ const nodes = Array.from({ length: MACS }, (_, index) => {
     status: {
       chip: { name, gpuCores: 10 + (index % 4) * 10, cpuCores: 10 }, capacity: { memory: `${memory}Gi` }, allocatable: { memory: `${Math.floor(memory * 0.7)}Gi` },
       dataSheet: { memoryBytesPerSecond: bandwidth, source: 'data sheet' },
-      probe: { basis: 'Measured', read: { medianBytesPerSecond: bandwidth * 0.91, p10BytesPerSecond: bandwidth * 0.9, p90BytesPerSecond: bandwidth * 0.92, samples: 9, steady: true }, thermalState: 'Nominal', powerSource: 'AC', engine: 'mlx', measuredAt: at, durationSeconds: 4 },
+      speed: { basis: 'Measured', engine: 'mlx', measuredAt: at, verdict: 'Plausible', readBytesPerSecond: bandwidth * 0.91, decodeBytesPerSecond: bandwidth * 0.88, thermalState: 'Nominal', powerSource: 'AC' },
       conditions: conditions('Ready'),
     },
   };

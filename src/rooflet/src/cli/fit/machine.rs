@@ -21,7 +21,7 @@ use rooflet_host::{Host, Identity};
 use rooflet_roofline::chip;
 use rooflet_roofline::memory::allocatable;
 use rooflet_roofline::predict::{Basis, Engine, Hardware, MeasuredMachine};
-use rooflet_roofline::published::{disk_read, hardware_of};
+use rooflet_roofline::published::{disk_read, hardware_of, measured_speed};
 use rooflet_roofline::sizing::Machine;
 
 /// Maximum size of a probe report. Real reports have a few kilobytes.
@@ -185,12 +185,14 @@ fn speed(
 ) -> Option<Hardware> {
     let report = report.filter(|_| engine == Engine::Mlx);
     let expired = report.and_then(expiry);
-    let probe = report.map(|report| Probe {
-        measurements: report.measurements.clone(),
-        plausibility: Some(report.plausibility.clone()),
-        ..Probe::default()
+    let speed = report.map(|report| {
+        measured_speed(&Probe {
+            measurements: report.measurements.clone(),
+            plausibility: Some(report.plausibility.clone()),
+            ..Probe::default()
+        })
     });
-    let hardware = hardware_of(chip, Some(memory), probe.as_ref(), expired.is_some());
+    let hardware = hardware_of(chip, Some(memory), speed.as_ref(), expired.is_some());
     let implausible = report.filter(|report| match report.plausibility.verdict {
         PlausibilityVerdict::Plausible | PlausibilityVerdict::NotJudged => false,
         PlausibilityVerdict::TooLow | PlausibilityVerdict::TooHigh => true,

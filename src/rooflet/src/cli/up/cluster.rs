@@ -17,6 +17,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::yaml;
 use rooflet_client as client;
 use rooflet_client::{ApiError, KubeconfigSource};
+use rooflet_roofline::published;
 
 /// Interval at which a condition is read.
 const POLL: Duration = Duration::from_millis(200);
@@ -81,7 +82,7 @@ impl Cluster {
                 return Ok(None);
             };
             let ready = conditions::is_true(&status.conditions, condition_type::READY);
-            let probed = status.probe.is_some() || missing_probe(&status.conditions).is_some();
+            let probed = published::speed(&status).is_some() || missing_probe(&status.conditions).is_some();
             Ok((ready && probed).then_some(status))
         });
         let status = ready.await?.ok_or_else(|| {
@@ -99,12 +100,12 @@ impl Cluster {
             "node {name}: {} ({} CPU cores, {}{mark})",
             status.chip.name, status.chip.cpu_cores, status.summary.memory
         )];
-        lines.push(match status.probe {
-            Some(probe) => format!(
+        lines.push(match published::speed(&status) {
+            Some(speed) => format!(
                 "measured through {}: read {:.1} GB/s, 4-bit matrix-vector {:.1} GB/s",
-                probe.engine,
-                probe.measurements.read.median_bytes_per_second / 1e9,
-                probe.measurements.qmv.median_bytes_per_second / 1e9
+                speed.engine,
+                speed.read_bytes_per_second / 1e9,
+                speed.decode_bytes_per_second / 1e9
             ),
             None => missing_probe(&status.conditions).unwrap_or_default().to_owned(),
         });

@@ -47,6 +47,19 @@ export interface Spread {
   p90: number;
 }
 
+/** Measured speed of a Mac, in `status.speed`. */
+export interface NodeSpeed {
+  basis: string;
+  engine: string;
+  measuredAt: string;
+  verdict: string;
+  readBytesPerSecond: number;
+  decodeBytesPerSecond: number;
+  thermalState: string;
+  powerSource: string;
+}
+
+/** Figures of a probe, which earlier agents write to `status.probe`. */
 export interface Probe {
   basis: string;
   read?: Figure;
@@ -91,6 +104,7 @@ export interface FleetNode extends KubeObject {
     nodeInfo?: { operatingSystem: string; agentVersion: string; engine: string; machineId: string };
     capacity?: { memory: string; memoryBandwidth?: string; disk?: string };
     allocatable?: { memory: string; memoryBandwidth?: string; disk?: string };
+    speed?: NodeSpeed;
     probe?: Probe;
     summary?: { memory: string; bandwidth: string; freeMemory: string; freeBandwidth: string };
     endpoint?: string;

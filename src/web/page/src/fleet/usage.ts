@@ -53,7 +53,7 @@ export interface BandwidthFigures {
 
 export function bandwidthOf(node: FleetNode): BandwidthFigures {
   return {
-    measured: node.status?.probe?.read?.medianBytesPerSecond,
+    measured: node.status?.speed?.readBytesPerSecond ?? node.status?.probe?.read?.medianBytesPerSecond,
     nominal: node.status?.dataSheet?.memoryBytesPerSecond,
   };
 }

@@ -39,6 +39,7 @@ function Details({ node, own }: { node: FleetNode; own: ModelReplica[] }) {
   const [question, setQuestion] = useState<Question>();
   const mayPatch = useAllowed('patch', 'fleetnodes');
   const { status, spec } = node;
+  const measured = status?.speed ?? status?.probe;
   const used = usage(node);
   const capacity = parseQuantity(status?.capacity?.memory);
   const simulated = node.metadata.labels?.['rooflet.dev/simulated'] === 'true';
@@ -66,8 +67,8 @@ function Details({ node, own }: { node: FleetNode; own: ModelReplica[] }) {
             of={[
               ['Allocatable memory', `${bytes(used.memoryLimit)} of ${bytes(capacity)}`],
               ['Requests', `${used.running} in flight, ${used.waiting} waiting`],
-              ['Thermal state', status?.probe && status.probe.thermalState !== 'Unknown' ? `${status.probe.thermalState} at the last probe` : UNKNOWN],
-              ['Power', status?.probe && status.probe.powerSource !== 'Unknown' ? status.probe.powerSource : UNKNOWN],
+              ['Thermal state', measured && measured.thermalState !== 'Unknown' ? `${measured.thermalState} at the last probe` : UNKNOWN],
+              ['Power', measured && measured.powerSource !== 'Unknown' ? measured.powerSource : UNKNOWN],
               ['Engine', status?.nodeInfo?.engine ?? UNKNOWN],
               ['Agent', status?.nodeInfo?.agentVersion ?? UNKNOWN],
               ['Model identifier', status?.chip?.machineModel ?? UNKNOWN],
