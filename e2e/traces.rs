@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Fleet, Options, eventually, repository};
+use crate::harness::{Fleet, Http, Options, eventually, repository};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const QUESTION: &str = "What is rooflet?";
@@ -183,8 +183,34 @@ fn one_trace_covers_gateway_agent_and_worker() {
             false => Err(format!("{worker} {gateway} {first_token}")),
         }
     });
+    exemplars_link_to_the_trace(&fleet);
     assert!(
         !collector.everything().contains(QUESTION),
         "telemetry contains no prompts"
     );
+}
+
+/// Checks that the metrics of gateway and worker link to the trace, in the format for exemplars only.
+fn exemplars_link_to_the_trace(fleet: &Fleet) {
+    let link = format!("# {{trace_id=\"{TRACE}\"}} ");
+    let formats = ["application/openmetrics-text; version=1.0.0", "text/plain"];
+    let of_gateway = formats.map(|format| {
+        let http =
+            Http::new(format!("http://127.0.0.1:{}", fleet.gateway_port)).with_header("Accept", format);
+        http.get("/metrics").expect("metrics")
+    });
+    let [linked, plain] = of_gateway;
+    assert!(!plain.text.contains("trace_id"), "{}", plain.text);
+    assert!(linked.text.ends_with("# EOF\n"), "{}", linked.text);
+    for histogram in [
+        "rooflet_gateway_request_seconds_bucket{code=\"2xx\",",
+        "rooflet_gateway_time_to_first_byte_seconds_bucket{",
+    ] {
+        let mut lines = linked.text.lines().filter(|line| line.starts_with(histogram));
+        assert!(
+            lines.any(|line| line.contains(&link)),
+            "{histogram}\n{}",
+            linked.text
+        );
+    }
 }

@@ -2,6 +2,7 @@
 //! struct of its metrics.
 
 mod computed;
+mod exemplars;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +10,7 @@ use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 
 pub use computed::{ComputedGauge, ComputedSample};
+pub use exemplars::{Exemplars, exposition};
 pub use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Result,
@@ -52,6 +54,7 @@ pub struct Description {
 pub struct Registry {
     inner: prometheus::Registry,
     descriptions: Arc<Mutex<Vec<Description>>>,
+    exemplars: Exemplars,
 }
 
 impl Registry {
@@ -67,6 +70,11 @@ impl Registry {
         let mut all = self.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
         all.extend(described);
         Ok(())
+    }
+
+    /// Returns the links to traces, which [`exposition`] shows.
+    pub fn exemplars(&self) -> Exemplars {
+        self.exemplars.clone()
     }
 
     /// Returns the descriptions of all metrics in the order of their registration.

@@ -11,13 +11,15 @@ use super::routing::length::Length;
 use super::state::Refusal;
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, REQUEST_SECONDS,
-    Registry, Result,
+    Exemplars, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
+    REQUEST_SECONDS, Registry, Result,
 };
 use rooflet_telemetry::trace::{ERROR_TYPE, OpenSpan};
 
 /// Code label of a request whose client disconnected before the end of the response.
 const CANCELLED: &str = "cancelled";
+const REQUEST: &str = "rooflet_gateway_request_seconds";
+const FIRST_BYTE: &str = "rooflet_gateway_time_to_first_byte_seconds";
 
 #[derive(Clone)]
 pub(super) struct GatewayMetrics {
@@ -33,6 +35,7 @@ pub(super) struct GatewayMetrics {
     ejected: IntGauge,
     refusals: IntCounterVec,
     body_bytes: IntGauge,
+    exemplars: Exemplars,
 }
 
 impl GatewayMetrics {
@@ -50,13 +53,13 @@ impl GatewayMetrics {
             )?,
             seconds: HistogramVec::new(
                 options(
-                    "rooflet_gateway_request_seconds",
+                    REQUEST,
                     "Time from a request to the end of its response, or to its cancellation.",
                 ),
                 &["code"],
             )?,
             first_byte_seconds: histogram(
-                "rooflet_gateway_time_to_first_byte_seconds",
+                FIRST_BYTE,
                 "Time from a request to the first byte of the response body (stream: first token).",
             )?,
             outstanding: IntGauge::new("rooflet_gateway_outstanding_requests", "Requests in progress.")?,
@@ -95,6 +98,7 @@ impl GatewayMetrics {
                 "rooflet_gateway_request_body_bytes",
                 "Bytes of request bodies kept until the response starts.",
             )?,
+            exemplars: registry.exemplars(),
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.seconds.clone()))?;
@@ -203,6 +207,7 @@ impl Measure {
             self.first_byte_seen = true;
             let after = self.elapsed();
             self.metrics.first_byte_seconds.observe(after.as_secs_f64());
+            self.link(FIRST_BYTE, None, after);
             self.access.set_first_byte(after);
         }
     }
@@ -215,6 +220,15 @@ impl Measure {
     /// Charges the tokens of a complete or incomplete response to the request's API key.
     pub(super) fn charge(&self, prompt_tokens: Option<u64>, length: Length) {
         self.access.charge(prompt_tokens, length);
+    }
+
+    /// Links the bucket of an observation to the trace of the request, if there is one.
+    fn link(&self, histogram: &str, label: Option<(&str, &str)>, time: Duration) {
+        let trace = self.span.as_ref().and_then(|span| span.sampled_trace());
+        if let Some(trace) = trace {
+            let (exemplars, now) = (&self.metrics.exemplars, self.clock.now());
+            exemplars.record(histogram, label, REQUEST_SECONDS, time.as_secs_f64(), trace, now);
+        }
     }
 
     fn elapsed(&self) -> Duration {
@@ -235,10 +249,10 @@ impl Drop for Measure {
             span.set(ERROR_TYPE, CANCELLED);
         }
         self.metrics.requests.with_label_values(&[code]).inc();
-        self.metrics
-            .seconds
-            .with_label_values(&[code])
-            .observe(self.elapsed().as_secs_f64());
+        let elapsed = self.elapsed();
+        let seconds = self.metrics.seconds.with_label_values(&[code]);
+        seconds.observe(elapsed.as_secs_f64());
+        self.link(REQUEST, Some(("code", code)), elapsed);
         self.metrics.outstanding.dec();
         self.access.write(self.ended, self.elapsed());
     }

@@ -36,7 +36,7 @@ use rooflet_api::wire::replica_id_of;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::latest::Latest;
-use rooflet_base::metrics::{Registry, render};
+use rooflet_base::metrics::{Registry, exposition};
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::body::MAX_BODY_BYTES;
 use rooflet_inference_api::openai::error::ErrorCode;
@@ -134,9 +134,10 @@ impl Gateway {
         self.metrics.outstanding()
     }
 
-    pub(super) fn render_metrics(&self) -> String {
+    /// Returns the content type and the text of the metrics for a request with this header `Accept`.
+    pub(super) fn render_metrics(&self, accept: Option<&str>) -> (&'static str, String) {
         self.metrics.set_body_bytes(self.body_room.kept());
-        render(&self.registry)
+        exposition(&self.registry, accept)
     }
 
     pub(super) fn table(&self) -> Result<Arc<RoutingTable>, ApiError> {

@@ -7,7 +7,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,6 @@ use tracing::{info, warn};
 use super::keys::{self, KeyIdentity};
 use super::ollama;
 use super::routes::Gateway;
-use rooflet_base::metrics::TEXT_FORMAT;
 use rooflet_http_server as connection;
 use rooflet_inference_api::anthropic;
 use rooflet_inference_api::ollama::{error as ollama_error, routes as ollama_routes};
@@ -127,6 +126,8 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> (StatusCode, Cow<'static,
     }
 }
 
-async fn show_metrics(State(gateway): State<Arc<Gateway>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, TEXT_FORMAT)], gateway.render_metrics())
+async fn show_metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let (format, text) = gateway.render_metrics(accept);
+    ([(header::CONTENT_TYPE, format)], text)
 }

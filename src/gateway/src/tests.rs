@@ -539,7 +539,7 @@ async fn counts_requests_of_disconnected_clients_as_cancelled() {
     let all_are_gone = async || {
         let gone = async {
             loop {
-                let metrics = fixture.gateway.render_metrics();
+                let metrics = fixture.gateway.render_metrics(None).1;
                 if metrics.contains("rooflet_gateway_outstanding_requests 0\n") {
                     return metrics;
                 }

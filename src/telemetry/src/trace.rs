@@ -139,6 +139,12 @@ impl OpenSpan {
         Some(TraceContext::of(span.span_context()))
     }
 
+    /// Returns the ID of the trace, if the span is sampled, so that the trace can be found.
+    pub fn sampled_trace(&self) -> Option<String> {
+        let context = self.span.as_ref()?.span_context();
+        context.is_sampled().then(|| context.trace_id().to_string())
+    }
+
     fn as_parent(&self) -> Context {
         match &self.span {
             Some(span) => Context::new().with_remote_span_context(span.span_context().clone()),

@@ -4,12 +4,17 @@ mod vllm;
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use self::vllm::VllmMetrics;
 use rooflet_api::wire::EngineMemory;
 use rooflet_base::metrics::{
-    BATCH_ROWS, Counter, CounterVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, REQUEST_SECONDS, Registry, Result,
+    BATCH_ROWS, Counter, CounterVec, Exemplars, Histogram, HistogramOpts, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, REQUEST_SECONDS, Registry, Result,
 };
+
+const FIRST_TOKEN: &str = "rooflet_worker_time_to_first_token_seconds";
+const DURATION: &str = "rooflet_worker_request_duration_seconds";
 
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +124,7 @@ pub(crate) struct WorkerMetrics {
     duration: Histogram,
     memory: IntGaugeVec,
     vllm: VllmMetrics,
+    exemplars: Exemplars,
 }
 
 impl WorkerMetrics {
@@ -185,6 +191,7 @@ impl WorkerMetrics {
         registry.register(Box::new(kv_cache.clone()))?;
         Ok(Self {
             vllm: VllmMetrics::register(registry, model)?,
+            exemplars: registry.exemplars(),
             step_seconds: StepPart::ALL.map(|part| step_seconds.with_label_values(&[part.as_str()])),
             batch_rows,
             kv_cache,
@@ -235,7 +242,7 @@ impl WorkerMetrics {
                 "Number of completions waiting for the engine.",
             )?,
             time_to_first_token: histogram(
-                "rooflet_worker_time_to_first_token_seconds",
+                FIRST_TOKEN,
                 "Duration from the arrival of a request to its first token in seconds.",
             )?,
             inter_token: histogram(
@@ -243,7 +250,7 @@ impl WorkerMetrics {
                 "Duration between two tokens of a request in seconds.",
             )?,
             duration: histogram(
-                "rooflet_worker_request_duration_seconds",
+                DURATION,
                 "Duration from the arrival of a request to its end in seconds.",
             )?,
         })
@@ -291,6 +298,17 @@ impl WorkerMetrics {
     pub(crate) fn record_first_token(&self, after: Duration) {
         self.time_to_first_token.observe(after.as_secs_f64());
         self.vllm.record_first_token(after);
+    }
+
+    /// Links the buckets of a request to its trace.
+    pub(crate) fn link(&self, trace: &str, first_token: Option<Duration>, duration: Duration, at: Timestamp) {
+        for (histogram, time) in [(FIRST_TOKEN, first_token), (DURATION, Some(duration))] {
+            if let Some(time) = time {
+                let (seconds, trace) = (time.as_secs_f64(), trace.to_owned());
+                self.exemplars
+                    .record(histogram, None, REQUEST_SECONDS, seconds, trace, at);
+            }
+        }
     }
 
     /// Observes the total duration of a request and its mean time between two tokens.

@@ -134,7 +134,7 @@ async fn status(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<WorkerS
     })
 }
 
-async fn metrics_text(State(app): State<Arc<App>>) -> impl IntoResponse {
+async fn metrics_text(State(app): State<Arc<App>>, headers: HeaderMap) -> impl IntoResponse {
     let state = app.engine.state();
     let requests = state.requests();
     app.metrics.update_gauges(
@@ -143,8 +143,7 @@ async fn metrics_text(State(app): State<Arc<App>>) -> impl IntoResponse {
         state.memory(),
         state.kv_cache_usage(),
     );
-    (
-        [(header::CONTENT_TYPE, metrics::TEXT_FORMAT)],
-        metrics::render(&app.registry),
-    )
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let (format, text) = metrics::exposition(&app.registry, accept);
+    ([(header::CONTENT_TYPE, format)], text)
 }

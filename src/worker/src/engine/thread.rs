@@ -548,6 +548,10 @@ impl EngineThread {
             metrics.record_first_token(time_to_first_token);
         }
         metrics.record_duration(duration, between);
+        if let Some(trace) = sequence.span().and_then(|span| span.sampled_trace()) {
+            let first = (done.completion_tokens > 0).then_some(time_to_first_token);
+            metrics.link(&trace, first, duration, self.config.clock.now());
+        }
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
         // Only requests with answers have speeds.
         let sample = (done.completion_tokens > 0).then(|| Sample {
