@@ -6,7 +6,7 @@ mod login;
 mod monitoring;
 mod oidc;
 mod processes;
-mod web_page;
+pub(crate) mod web_page;
 
 use crate::harness::{Cluster, Kubectl, eventually};
 

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::web_page::{self, Browser};
 use crate::harness::{Cluster, Http, Process, eventually, free_port, not_run, repository};
 
 const FLEET: &str = "
@@ -33,8 +34,8 @@ spec:
 const EMPTY_WITHOUT: &str = "Empty without";
 
 /// Starts two simulated Macs with one replica, and a real node that serves the guide.
-fn fleet() -> Option<(Cluster, Process)> {
-    let cluster = Cluster::simulated(FLEET, &[])?;
+fn fleet(args: &[&str]) -> Option<(Cluster, Process)> {
+    let cluster = Cluster::simulated(FLEET, args)?;
     let agent = cluster.agent("real-1", &[]);
     cluster.kubectl.apply(CHAT).ok();
     let guide = repository("examples/guide.yaml");
@@ -62,7 +63,9 @@ fn client(cluster: &Cluster, token: &str) -> Http {
 
 #[test]
 fn read_only_token_finds_and_reads_all_processes() {
-    let Some((cluster, _agent)) = fleet() else { return };
+    let Some((cluster, _agent)) = fleet(&[]) else {
+        return;
+    };
     let token = token(&cluster);
     let http = client(&cluster, &token);
     let targets = http.get("/monitoring/targets").expect("a response").json();
@@ -80,6 +83,12 @@ fn read_only_token_finds_and_reads_all_processes() {
             _ => panic!("unknown component: {target}"),
         };
         assert!(metrics.text.contains(prefix), "{path} has no {prefix}");
+        let expiry = "rooflet_certificate_expiry_timestamp_seconds{certificate=\"apiserver\"}";
+        assert_eq!(
+            metrics.text.contains(expiry),
+            labels["component"] == "control-plane",
+            "{path}"
+        );
         instances.insert(labels["instance"].as_str().expect("a name").to_owned());
     }
     for expect in ["control-plane", "gateway", "mini-1", "mini-2", "real-1"] {
@@ -164,7 +173,11 @@ fn encoded(text: &str) -> String {
 #[test]
 fn prometheus_finds_the_fleet_and_every_panel_has_data() {
     let Some(program) = prometheus() else { return };
-    let Some((cluster, _agent)) = fleet() else { return };
+    let address = format!("127.0.0.1:{}", free_port());
+    let page = format!("--prometheus-url=http://{address}");
+    let Some((cluster, _agent)) = fleet(&[page.as_str()]) else {
+        return;
+    };
     let scratch = &cluster.scratch;
     let credentials = scratch.write("prometheus-token", &token(&cluster));
     let rules = repository("manifests/monitoring/alerts.yaml");
@@ -179,7 +192,6 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
         cluster.web
     );
     let config = scratch.write("prometheus.yml", &config);
-    let address = format!("127.0.0.1:{}", free_port());
     let mut command = Command::new(program);
     command
         .arg(format!("--config.file={}", config.display()))
@@ -205,6 +217,7 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
             _ => Err(found.to_string()),
         }
     });
+    page_shows_the_history_of_prometheus(&cluster);
     for query in queries() {
         let path = format!("/api/v1/query?query={}", encoded(&query.text));
         eventually(&format!("data of the panel {}", query.at), || {
@@ -229,4 +242,35 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
     for rule in rules {
         assert_ne!(rule["state"], "firing", "a healthy fleet has no alert: {rule}");
     }
+}
+
+/// Compares the history on the web page with the objects.
+fn page_shows_the_history_of_prometheus(cluster: &Cluster) {
+    let mut browser = Browser::new(&cluster.web);
+    let session = browser.sign_in(&json!({ "token": web_page::token(cluster) }));
+    assert_eq!(session.json()["prometheus"], true, "{}", session.text);
+    let last = |path: &str, series: &str, expect: f64| {
+        let path = format!("/proxy/history/{path}?hours=1");
+        // The points are minutes, so that a point after the first scrape may be a minute away.
+        eventually(&format!("{series} of {path}"), || {
+            let found = browser.get(&path);
+            let values = found.json()["series"][series]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            match values.last().and_then(Value::as_f64) {
+                Some(value) if (value - expect).abs() <= 1e-6 * expect => Ok(()),
+                _ => Err(found.text),
+            }
+        });
+    };
+    last("deployments/default/chat", "readyReplicas", 1.0);
+    last("deployments/default/chat", "floorTokensPerSecond", 1.0);
+    let node = cluster.kubectl.json("mac mini-1").expect("the node");
+    let nominal = &node["status"]["dataSheet"]["memoryBytesPerSecond"];
+    last(
+        "nodes/mini-1",
+        "nominalBytesPerSecond",
+        nominal.as_f64().expect("a number"),
+    );
 }

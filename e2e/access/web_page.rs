@@ -1,7 +1,10 @@
 //! The web page: sign-in, and requests with the rights of the user.
 
+use std::path::Path;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -9,7 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::{Cluster, Fleet, HttpResponse, Process, TIMEOUT, eventually, free_port};
 
 /// Browser without a script: keeps the session's cookie and CSRF token.
-struct Browser {
+pub(crate) struct Browser {
     url: String,
     runtime: tokio::runtime::Runtime,
     client: reqwest::Client,
@@ -18,7 +21,7 @@ struct Browser {
 }
 
 impl Browser {
-    fn new(url: &str) -> Self {
+    pub(crate) fn new(url: &str) -> Self {
         drop(rustls::crypto::ring::default_provider().install_default());
         let client = reqwest::Client::builder()
             .no_proxy()
@@ -58,7 +61,7 @@ impl Browser {
     }
 
     #[track_caller]
-    fn get(&self, path: &str) -> HttpResponse {
+    pub(crate) fn get(&self, path: &str) -> HttpResponse {
         self.send(self.request(Method::GET, path)).expect("a response")
     }
 
@@ -70,7 +73,7 @@ impl Browser {
 
     /// Signs in with `{"token": …}` or `{"code": …}`.
     #[track_caller]
-    fn sign_in(&mut self, body: &Value) -> HttpResponse {
+    pub(crate) fn sign_in(&mut self, body: &Value) -> HttpResponse {
         let response = self.send(self.request(Method::POST, "/session").json(body));
         let response = response.expect("a response");
         if response.status == 200 {
@@ -122,7 +125,7 @@ fn code(cluster: &Cluster) -> String {
 }
 
 /// Returns the administrator's token.
-fn token(cluster: &Cluster) -> String {
+pub(super) fn token(cluster: &Cluster) -> String {
     let file = cluster.scratch.join("data/token");
     let token = std::fs::read_to_string(file).expect("the token exists");
     token.trim().to_owned()
@@ -209,6 +212,69 @@ fn link_and_token_sign_in_and_nothing_reveals_them() {
     }
     let log = std::fs::read_to_string(cluster.scratch.join("server.log")).expect("a log");
     assert!(log.contains("signed in") && log.contains("InvalidToken"), "{log}");
+}
+
+/// Returns certificate and private key of a kubeconfig, as `kubectl config view --flatten` prints them.
+fn certificate_and_key(kubeconfig: &Path) -> [String; 2] {
+    let text = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
+    ["client-certificate-data", "client-key-data"].map(|field| {
+        let (_, rest) = text
+            .split_once(field)
+            .unwrap_or_else(|| panic!("no {field} in {}", kubeconfig.display()));
+        let is_value = |c: &char| c.is_ascii_alphanumeric() || "+/=".contains(*c);
+        let value: String = rest
+            .chars()
+            .skip_while(|c| !is_value(c))
+            .take_while(is_value)
+            .collect();
+        let bytes = STANDARD.decode(value).expect("base64");
+        String::from_utf8(bytes).expect("PEM")
+    })
+}
+
+#[test]
+fn client_certificate_signs_in_with_the_rights_of_its_user() {
+    let Some(cluster) = Cluster::start(&["--roles=apiserver,web"]) else {
+        return;
+    };
+    let [certificate, key] = certificate_and_key(&cluster.scratch.join("data/gateway.kubeconfig"));
+    let mut browser = Browser::new(&cluster.web);
+    for (text, part) in [
+        (certificate.as_str(), "private key"),
+        (key.as_str(), "no certificate"),
+        ("", "no certificate"),
+    ] {
+        let refused = browser.sign_in(&json!({ "certificate": text }));
+        assert_error(&refused, 400, "InvalidRequest");
+        assert!(refused.text.contains(part), "{}", refused.text);
+    }
+    let session = browser.sign_in(&json!({"certificate": format!("{certificate}{key}")}));
+    assert_eq!(session.status, 200, "{}", session.text);
+    let user = session.json()["user"].as_str().expect("a name").to_owned();
+    assert!(user.starts_with("rooflet:gateway:"), "{user}");
+    let replicas = "/proxy/api/apis/rooflet.dev/v1alpha1/modelreplicas";
+    assert_eq!(browser.get(replicas).status, 200);
+    let secrets = browser.get("/proxy/api/api/v1/secrets");
+    assert_eq!(secrets.status, 403, "{}", secrets.text);
+    assert!(
+        secrets.json()["message"].as_str().expect("text").contains(&user),
+        "{}",
+        secrets.text
+    );
+
+    // Another server's authority signed this certificate.
+    let Some(other) = Cluster::start(&["--roles=apiserver"]) else {
+        return;
+    };
+    let [certificate, foreign] = certificate_and_key(&other.scratch.join("data/gateway.kubeconfig"));
+    let refused =
+        Browser::new(&cluster.web).sign_in(&json!({"certificate": format!("{foreign}{certificate}")}));
+    assert_error(&refused, 401, "InvalidCertificate");
+    for log in ["server.log", "data/audit.log"] {
+        let log = std::fs::read_to_string(cluster.scratch.join(log)).expect("a log");
+        let secret = key.lines().nth(1).expect("a line of the key");
+        assert!(!log.contains(secret), "{log}");
+    }
 }
 
 #[test]

@@ -134,16 +134,31 @@ pub fn with_token(
     client(config, clock)
 }
 
-/// Creates a client for the server of the kubeconfig that authenticates only with this bearer token.
+/// Credential of a user.
+pub enum UserCredential {
+    /// Bearer token.
+    Token(String),
+    /// Client certificate and its private key, in PEM.
+    Certificate { certificate: String, key: String },
+}
+
+/// Creates a client for the server of the kubeconfig that authenticates only with this credential.
 pub async fn connect_as(
     source: &KubeconfigSource,
-    token: String,
+    credential: UserCredential,
     clock: &Clock,
 ) -> Result<Client, ConnectError> {
     let mut config = config(source).await?;
-    config.auth_info = AuthInfo {
-        token: Some(token.into()),
-        ..AuthInfo::default()
+    config.auth_info = match credential {
+        UserCredential::Token(token) => AuthInfo {
+            token: Some(token.into()),
+            ..AuthInfo::default()
+        },
+        UserCredential::Certificate { certificate, key } => AuthInfo {
+            client_certificate_data: Some(STANDARD.encode(certificate)),
+            client_key_data: Some(STANDARD.encode(key).into()),
+            ..AuthInfo::default()
+        },
     };
     client(config, clock)
 }

@@ -25,8 +25,8 @@ pub use attempts::Attempts;
 pub use backoff::{Backoff, wait_after};
 pub use cache::{Cache, CachedKind, Change, Changes, Feed, ObjectKey, watch, watch_heeding};
 pub use connect::{
-    ConnectError, KubeconfigSource, bearer_token, client_certificate, cluster_extension, connect, connect_as,
-    connect_via, server_of, with_token,
+    ConnectError, KubeconfigSource, UserCredential, bearer_token, client_certificate, cluster_extension,
+    connect, connect_as, connect_via, server_of, with_token,
 };
 pub use election::{Elector, Leadership, RENEW_DEADLINE};
 pub use error::ApiError;

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::bandwidth_history::BandwidthHistory;
 use super::deployment::throughput_floor;
 use super::world::World;
 use rooflet_api::v1alpha1::ModelDeployment;
@@ -116,9 +117,16 @@ impl SpeedHistory {
         recorded.get(uid).map(|recorded| recorded.to_json(minute(now)))
     }
 
-    /// Records the deployments once per minute until `stop` is cancelled.
-    pub(super) async fn follow(&self, world: &World, stop: &CancellationToken) {
+    /// Records the deployments, and the measurements of the nodes in `bandwidths`, once per minute until
+    /// `stop` is cancelled.
+    pub(super) async fn follow(
+        &self,
+        bandwidths: &BandwidthHistory,
+        world: &World,
+        stop: &CancellationToken,
+    ) {
         loop {
+            bandwidths.record(world.nodes.list().iter().map(|node| &**node));
             let deployments = world.deployments.list();
             let values = deployments.iter().filter_map(|deployment| {
                 let uid = deployment.uid()?;

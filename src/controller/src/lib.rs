@@ -13,6 +13,7 @@
 //! - A second pass over unchanged objects writes nothing.
 
 mod autoscaler;
+mod bandwidth_history;
 pub mod bench;
 mod binder;
 mod capacity_plan;
@@ -36,6 +37,7 @@ mod weekly;
 mod world;
 
 pub use autoscaler::{Autoscaling, FirstToken, ReadyReplica, Signals};
+pub use bandwidth_history::BandwidthHistory;
 pub use binder::{BINDER_RESYNC, Settling, binding_intents, bound_status, rival_intents};
 pub use deployment::{deployment_intents, is_template_of};
 pub use fleet::FollowedFleet;
@@ -101,6 +103,8 @@ pub struct ControllerConfig {
     pub hub: HubAccess,
     /// Speed of the deployments, recorded while this process leads.
     pub history: SpeedHistory,
+    /// Measured bandwidth of the nodes, recorded while this process leads.
+    pub bandwidths: BandwidthHistory,
 }
 
 /// Registers all metrics of the controller without starting it. The reference of metrics lists
@@ -134,7 +138,7 @@ pub fn run(
         config.identity,
         clock.clone(),
     );
-    let (hub, history) = (config.hub, config.history);
+    let (hub, history, bandwidths) = (config.hub, config.history, config.bandwidths);
     let reserve_node_failures = config.reserve_node_failures;
     tasks.spawn("controller", move |stop| {
         Box::pin(async move {
@@ -149,6 +153,7 @@ pub fn run(
                         leadership,
                         hub: hub.clone(),
                         history: history.clone(),
+                        bandwidths: bandwidths.clone(),
                         reserve_node_failures,
                     };
                     term.run(stop)
@@ -170,6 +175,7 @@ struct Term {
     leadership: Leadership,
     hub: HubAccess,
     history: SpeedHistory,
+    bandwidths: BandwidthHistory,
     reserve_node_failures: usize,
 }
 
@@ -212,12 +218,13 @@ impl Term {
         }
     }
 
-    /// Spawns the task that records the speed of the deployments.
+    /// Spawns the task that records the speed of the deployments and the bandwidth of the nodes.
     fn record(&self, tasks: &Tasks, world: &World) {
-        let (history, world) = (self.history.clone(), world.clone());
+        let (history, bandwidths) = (self.history.clone(), self.bandwidths.clone());
+        let world = world.clone();
         tasks.spawn("history", move |stop| {
             Box::pin(async move {
-                history.follow(&world, &stop).await;
+                history.follow(&bandwidths, &world, &stop).await;
                 Ok::<(), std::convert::Infallible>(())
             })
         });

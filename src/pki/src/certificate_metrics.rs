@@ -8,6 +8,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::certificate_files::CertificateFiles;
 use super::machine_tls::MachineTls;
+use super::serving::ServingCertificate;
 use rooflet_base::metrics::{ComputedGauge, ComputedSample, Registry, Result};
 use rooflet_base::mutex::lock;
 
@@ -15,7 +16,7 @@ const EXPIRY: &str = "rooflet_certificate_expiry_timestamp_seconds";
 
 const GAUGES: &[ComputedGauge] = &[ComputedGauge {
     name: EXPIRY,
-    help: "Time at which a certificate in use expires, in seconds since 1970: machine (issued by the fleet) and files (--tls-cert).",
+    help: "Time at which a certificate in use expires, in seconds since 1970: apiserver, gateway and web (serving certificates that the server issues for itself), machine (issued by the fleet) and files (--tls-cert).",
     labels: &["certificate"],
 }];
 
@@ -53,6 +54,12 @@ impl CertificateMetrics {
         lock(&self.0).push(("machine", Box::new(move || tls.own())));
     }
 
+    /// Adds a serving certificate that this process issues for itself. `server` names the server.
+    pub fn observe_serving(&self, server: &'static str, serving: &Arc<ServingCertificate>) {
+        let serving = Arc::clone(serving);
+        lock(&self.0).push((server, Box::new(move || Some(serving.current()))));
+    }
+
     /// Adds a certificate from files.
     pub fn observe_files(&self, files: &Arc<CertificateFiles>) {
         let files = Arc::clone(files);
@@ -68,8 +75,11 @@ fn not_after(pair: &CertifiedKey) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::Revocations;
+    use crate::{Authority, AuthorityKind, Revocations};
+    use rooflet_base::clock::{Clock, ManualClock, at};
     use rooflet_base::metrics::render;
 
     #[test]
@@ -91,5 +101,35 @@ mod tests {
             let line = format!("{EXPIRY}{{certificate=\"machine\"}} {expect}\n");
             assert!(render(&registry).contains(&line), "{}", render(&registry));
         }
+    }
+
+    #[test]
+    fn metric_shows_the_expiry_of_a_serving_certificate_and_its_renewal() {
+        // `date -u -d 2027-01-01 +%s`. Serving certificates are valid for 365 days, and are renewed
+        // after 240 days.
+        let start = 1_798_761_600;
+        let manual = ManualClock::new(at(start));
+        let clock = Clock::Manual(manual.clone());
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::open(directory.path(), AuthorityKind::Serving, &clock);
+        let authority = Arc::new(authority.expect("a new authority"));
+        let serving = ServingCertificate::issue(authority, [], clock).expect("a certificate");
+        let registry = Registry::new();
+        let metrics = CertificateMetrics::default();
+        metrics.register(&registry).expect("valid metrics");
+        metrics.observe_serving("apiserver", &serving);
+        let day = 24 * 3600;
+        let expiry = |issued: i64| format!("{EXPIRY}{{certificate=\"apiserver\"}} {}\n", issued + 365 * day);
+        assert!(
+            render(&registry).contains(&expiry(start)),
+            "{}",
+            render(&registry)
+        );
+        manual.advance(Duration::from_secs(240 * 24 * 3600));
+        assert!(
+            render(&registry).contains(&expiry(start + 240 * day)),
+            "{}",
+            render(&registry)
+        );
     }
 }

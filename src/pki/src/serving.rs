@@ -97,7 +97,8 @@ impl ServingCertificate {
         Ok(config)
     }
 
-    fn current(&self) -> Arc<CertifiedKey> {
+    /// Returns the certificate, renewed if it is due.
+    pub(super) fn current(&self) -> Arc<CertifiedKey> {
         // Held while signing, which takes less than a millisecond, so that only one thread signs.
         let mut current = lock(&self.current);
         let now = self.clock.now();

@@ -10,6 +10,7 @@ pub(crate) mod listeners;
 pub(crate) mod memory_budget;
 mod network_link;
 pub(crate) mod own_log;
+pub(crate) mod page_options;
 pub(crate) mod process_kubeconfigs;
 mod secrets_seal;
 pub(crate) mod server;

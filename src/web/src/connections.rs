@@ -9,11 +9,16 @@ use rooflet_proxy::{Proxy, Upstream};
 
 /// Address of the gateway.
 #[derive(Debug, Clone)]
-pub struct GatewayAddress {
-    /// If the gateway listens on all addresses, the loopback address is used.
-    pub address: SocketAddr,
-    /// TLS that trusts the gateway's certificate, if the gateway serves HTTPS.
-    pub tls: Option<Arc<ClientConfig>>,
+pub enum GatewayAddress {
+    /// Gateway of this machine.
+    Local {
+        /// If the gateway listens on all addresses, the loopback address is used.
+        address: SocketAddr,
+        /// TLS that trusts the gateway's certificate, if the gateway serves HTTPS.
+        tls: Option<Arc<ClientConfig>>,
+    },
+    /// Gateway of another machine, with plain HTTP.
+    Remote(Upstream),
 }
 
 /// Connections to gateway and agents.
@@ -36,8 +41,11 @@ impl Upstreams {
 }
 
 impl GatewayAddress {
-    fn upstream(&self) -> Option<(Proxy, Upstream)> {
-        let mut address = self.address;
+    fn upstream(self) -> Option<(Proxy, Upstream)> {
+        let (mut address, tls) = match self {
+            Self::Local { address, tls } => (address, tls),
+            Self::Remote(upstream) => return Some((Proxy::new(), upstream)),
+        };
         if address.ip().is_unspecified() {
             address.set_ip(match address.ip() {
                 IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
@@ -45,14 +53,11 @@ impl GatewayAddress {
             });
         }
         let authority = address.to_string().parse().ok()?;
-        let Some(tls) = &self.tls else {
+        let Some(tls) = tls else {
             return Some((Proxy::new(), Upstream::Tcp(authority)));
         };
         // The certificate must contain this address.
         let node = address.ip().to_string();
-        Some((
-            Proxy::with_tls(Arc::clone(tls)),
-            Upstream::Node { authority, node },
-        ))
+        Some((Proxy::with_tls(tls), Upstream::Node { authority, node }))
     }
 }

@@ -15,6 +15,8 @@ pub(crate) enum WebError {
     InvalidRequest(String),
     #[error("the API server rejected the token")]
     InvalidToken,
+    #[error("the API server rejected the certificate: its issuer is unknown, or it has expired")]
+    InvalidCertificate,
     #[error(
         "the header `Authorization: Bearer TOKEN` is missing: `kubectl create token NAME` creates a token"
     )]
@@ -55,6 +57,7 @@ impl WebError {
         match self {
             Self::InvalidRequest(_) => "InvalidRequest",
             Self::InvalidToken => "InvalidToken",
+            Self::InvalidCertificate => "InvalidCertificate",
             Self::TokenMissing => "TokenMissing",
             Self::InvalidCode => "InvalidCode",
             Self::NotSignedIn => "NotSignedIn",
@@ -75,6 +78,7 @@ impl WebError {
         match self {
             Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
             Self::InvalidToken
+            | Self::InvalidCertificate
             | Self::TokenMissing
             | Self::InvalidCode
             | Self::NotSignedIn

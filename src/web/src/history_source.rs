@@ -1,4 +1,4 @@
-//! Function by which the controller in this process provides its history.
+//! Functions by which the controller in this process provides its history.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,31 @@ use serde_json::Value;
 
 type History = dyn Fn(&str) -> Option<Value> + Send + Sync;
 
-/// Function that returns the history of the deployment with a UID, or `None` before its first value.
+/// Functions that return the history of the deployment or node with a UID, or `None` before its first
+/// value.
 #[derive(Clone)]
-pub struct HistorySource(Arc<History>);
+pub struct HistorySource {
+    deployments: Arc<History>,
+    nodes: Arc<History>,
+}
 
 impl HistorySource {
-    pub fn new(source: impl Fn(&str) -> Option<Value> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(source))
+    pub fn new(
+        deployments: impl Fn(&str) -> Option<Value> + Send + Sync + 'static,
+        nodes: impl Fn(&str) -> Option<Value> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            deployments: Arc::new(deployments),
+            nodes: Arc::new(nodes),
+        }
     }
 
     pub(crate) fn of(&self, uid: &str) -> Option<Value> {
-        (self.0)(uid)
+        (self.deployments)(uid)
+    }
+
+    pub(crate) fn of_node(&self, uid: &str) -> Option<Value> {
+        (self.nodes)(uid)
     }
 }
 

@@ -11,6 +11,7 @@
 
 mod api_proxy;
 mod assets;
+mod client_certificate;
 mod combined_watch;
 mod connections;
 mod error;
@@ -21,6 +22,7 @@ mod history;
 mod history_source;
 mod listen;
 mod monitoring;
+mod prometheus;
 mod server;
 mod sessions;
 mod sign_in;
@@ -35,5 +37,6 @@ mod upstreams;
 pub use connections::GatewayAddress;
 pub use history_source::HistorySource;
 pub use listen::WebListen;
+pub use prometheus::{PrometheusConfig, PrometheusUrl};
 pub use server::{WebConfig, serve};
 pub use sign_in_link::{SignInLinkError, kubeconfig_extension, sign_in_link};

@@ -12,6 +12,7 @@ use axum::Json;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
 use http::header::{AUTHORIZATION, HOST};
 use http::uri::Authority;
 use k8s_openapi::api::authorization::v1::{
@@ -196,6 +197,7 @@ pub(crate) async fn control_plane(
 pub(crate) async fn gateway(
     State(web): State<Arc<Web>>,
     Extension(user): Extension<Arc<SignedIn>>,
+    headers: HeaderMap,
 ) -> Result<Response, WebError> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
@@ -213,7 +215,7 @@ pub(crate) async fn gateway(
     if !review.status.is_some_and(|status| status.allowed) {
         return Err(WebError::MetricsForbidden(user.user.clone()));
     }
-    gateway_metrics(State(web), Extension(user)).await
+    gateway_metrics(State(web), Extension(user), headers).await
 }
 
 /// Handler of `GET /monitoring/metrics/replicas/NAMESPACE/REPLICA`.
@@ -221,6 +223,7 @@ pub(crate) async fn replica(
     State(web): State<Arc<Web>>,
     Extension(user): Extension<Arc<SignedIn>>,
     Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
 ) -> Result<Response, WebError> {
     let (namespace, name) = (object_name(&namespace)?, object_name(&name)?);
     let node = match replica_node(&user, namespace, name).await? {
@@ -228,7 +231,7 @@ pub(crate) async fn replica(
         Err(response) => return Ok(response),
     };
     let path = format!("/replicas/{namespace}/{name}/proxy/metrics");
-    to_agent(&web, &user, &node, &path).await
+    to_agent(&web, &user, &node, &path, &headers).await
 }
 
 #[cfg(test)]

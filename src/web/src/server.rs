@@ -23,6 +23,7 @@ use super::guard::{self, Guard};
 use super::history;
 use super::history_source::HistorySource;
 use super::monitoring;
+use super::prometheus::{Prometheus, PrometheusConfig};
 use super::sessions::Sessions;
 use super::sign_in;
 use super::sign_in_code::SignInCodes;
@@ -46,6 +47,8 @@ pub struct WebConfig {
     pub has_api_server: bool,
     /// History of the deployments. `None` without a controller in this process.
     pub history: Option<HistorySource>,
+    /// Prometheus that scrapes the fleet, for histories of more than 24 hours.
+    pub prometheus: Option<PrometheusConfig>,
     /// Gateway of the playground. `None` if there is none.
     pub gateway: Option<GatewayAddress>,
     /// Connects to agents that require TLS.
@@ -60,6 +63,8 @@ pub struct WebConfig {
 pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tasks) -> io::Result<()> {
     let address = listener.local_addr()?;
     let has_tls = config.serving_tls.is_some();
+    let prometheus = config.prometheus.map(Prometheus::new).transpose();
+    let prometheus = prometheus.map_err(io::Error::other)?;
     let guard = Arc::new(Guard::new(address.ip(), &config.names, has_tls));
     // Browsers send cookies to all ports of a host, so the name contains the port.
     let prefix = if has_tls { "__Host-" } else { "" };
@@ -72,6 +77,7 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         scrapers: Mutex::new(Sessions::default()),
         has_api_server: config.has_api_server,
         history: config.history,
+        prometheus,
         failures: Mutex::new(Failures::default()),
         codes: Mutex::new(SignInCodes::new(clock.now())),
         clock,
@@ -114,6 +120,7 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
             "/proxy/history/deployments/{namespace}/{name}",
             get(history::of_deployment),
         )
+        .route("/proxy/history/nodes/{node}", get(history::of_node))
         .layer(from_fn_with_state(Arc::clone(&web), require_session));
     let monitoring = Router::new()
         .route("/monitoring/targets", get(monitoring::targets))

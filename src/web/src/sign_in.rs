@@ -16,13 +16,14 @@ use serde::Deserialize;
 use serde_json::json;
 use tracing::{info, warn};
 
+use super::client_certificate;
 use super::error::WebError;
 use super::sessions::{LIFETIME, random_secret};
 use super::signed_in::SignedIn;
 use super::state::Web;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
-use rooflet_client::{bearer_token, connect_as};
+use rooflet_client::{UserCredential, bearer_token, connect_as};
 
 /// Maximum size of a sign-in body.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -35,12 +36,15 @@ const ANONYMOUS: &str = "system:anonymous";
 struct SignIn {
     token: Option<String>,
     code: Option<String>,
+    /// Client certificate with its private key, in PEM.
+    certificate: Option<String>,
 }
 
 /// Credential of a sign-in.
 enum Credential {
     Token(String),
     Code(String),
+    Certificate(UserCredential),
 }
 
 /// User that the API server found.
@@ -78,7 +82,10 @@ async fn authenticate(web: &Web, credential: Credential, from: IpAddr) -> Result
         .attempt(from, &web.clock)
         .map_err(WebError::TooManyFailures)?;
     let outcome = user_of(web, credential).await;
-    let is_wrong = matches!(outcome, Err(WebError::InvalidToken | WebError::InvalidCode));
+    let is_wrong = matches!(
+        outcome,
+        Err(WebError::InvalidToken | WebError::InvalidCode | WebError::InvalidCertificate)
+    );
     if !is_wrong {
         lock(&web.failures).succeeded(from);
     }
@@ -102,13 +109,20 @@ async fn parse(request: Request) -> Result<Credential, WebError> {
         Some(SignIn {
             token: Some(token),
             code: None,
+            certificate: None,
         }) => Ok(Credential::Token(token.trim().to_owned())),
         Some(SignIn {
             token: None,
             code: Some(code),
+            certificate: None,
         }) => Ok(Credential::Code(code.trim().to_owned())),
+        Some(SignIn {
+            token: None,
+            code: None,
+            certificate: Some(text),
+        }) => client_certificate::parse(&text).map(Credential::Certificate),
         Some(_) | None => Err(invalid(
-            "the body must be {\"token\": \"…\"} or {\"code\": \"…\"}",
+            "the body must be {\"token\": \"…\"}, {\"code\": \"…\"} or {\"certificate\": \"…\"}",
         )),
     }
 }
@@ -118,22 +132,30 @@ async fn user_of(web: &Web, credential: Credential) -> Result<User, WebError> {
         upstream: "the API server",
         what,
     };
-    let token = match credential {
-        Credential::Token(token) => token,
+    let token = |token: String| {
+        let is_plain = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        is_plain
+            .then_some(UserCredential::Token(token))
+            .ok_or(WebError::InvalidToken)
+    };
+    let rejected = match credential {
+        Credential::Token(_) | Credential::Code(_) => WebError::InvalidToken,
+        Credential::Certificate(_) => WebError::InvalidCertificate,
+    };
+    let credential = match credential {
+        Credential::Token(sent) => token(sent)?,
+        Credential::Certificate(certificate) => certificate,
         Credential::Code(code) => {
-            let token = bearer_token(&web.api_server).await;
-            let token = token.map_err(|err| unreachable(Chain(&err).to_string()))?;
-            let token = token.ok_or(WebError::InvalidCode)?;
-            if !lock(&web.codes).redeem(&code, &token, web.clock.now()) {
+            let known = bearer_token(&web.api_server).await;
+            let known = known.map_err(|err| unreachable(Chain(&err).to_string()))?;
+            let known = known.ok_or(WebError::InvalidCode)?;
+            if !lock(&web.codes).redeem(&code, &known, web.clock.now()) {
                 return Err(WebError::InvalidCode);
             }
-            token
+            token(known)?
         }
     };
-    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(WebError::InvalidToken);
-    }
-    let client = connect_as(&web.api_server, token, &web.clock).await;
+    let client = connect_as(&web.api_server, credential, &web.clock).await;
     let client = client.map_err(|err| unreachable(Chain(&err).to_string()))?;
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews
@@ -142,7 +164,7 @@ async fn user_of(web: &Web, credential: Credential) -> Result<User, WebError> {
     let review = review.map_err(|err| {
         let is_wrong = matches!(&err, kube::Error::Api(status) if status.code == 401);
         match is_wrong {
-            true => WebError::InvalidToken,
+            true => rejected.clone(),
             false => unreachable(Chain(&err).to_string()),
         }
     })?;
@@ -156,7 +178,8 @@ async fn user_of(web: &Web, credential: Credential) -> Result<User, WebError> {
             groups: user.groups.unwrap_or_default(),
             client,
         }),
-        Some(_) | None => Err(WebError::InvalidToken),
+        // A server without TLS does not receive the certificate.
+        Some(_) | None => Err(rejected),
     }
 }
 
@@ -210,6 +233,7 @@ fn describe(web: &Web, signed_in: &SignedIn) -> Response {
         "expiresAt": signed_in.expires_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         "serverVersion": env!("CARGO_PKG_VERSION"),
         "gateway": web.upstreams.has_gateway(),
+        "prometheus": web.prometheus.is_some(),
     }))
     .into_response()
 }

@@ -13,6 +13,7 @@ use super::connections::Upstreams;
 use super::error::WebError;
 use super::failures::Failures;
 use super::history_source::HistorySource;
+use super::prometheus::Prometheus;
 use super::sessions::Sessions;
 use super::sign_in_code::SignInCodes;
 use super::signed_in::SignedIn;
@@ -34,6 +35,8 @@ pub(crate) struct Web {
     pub(crate) has_api_server: bool,
     /// History of the deployments. `None` without a controller in this process.
     pub(crate) history: Option<HistorySource>,
+    /// Prometheus for longer histories.
+    pub(crate) prometheus: Option<Prometheus>,
     pub(crate) failures: Mutex<Failures>,
     pub(crate) codes: Mutex<SignInCodes>,
     /// Cancelled when the server stops.

@@ -16,8 +16,8 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use self::upstream::{ADMIN, ADMIN_TOKEN, Upstream};
-use super::{GatewayAddress, HistorySource, WebConfig, kubeconfig_extension, serve};
+use self::upstream::{ADMIN, ADMIN_TOKEN, PROMETHEUS_TOKEN, Upstream};
+use super::{GatewayAddress, HistorySource, PrometheusConfig, WebConfig, kubeconfig_extension, serve};
 use rooflet_base::clock::{Clock, ManualClock};
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
@@ -33,7 +33,7 @@ struct Page {
     upstream: Arc<Upstream>,
     kubeconfig: Utf8PathBuf,
     tasks: Tasks,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 /// Browser that has signed in.
@@ -77,15 +77,26 @@ impl Page {
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
         });
         std::fs::write(&kubeconfig, content.to_string()).expect("writable");
-        let gateway = has_gateway.then(|| GatewayAddress {
+        let gateway = has_gateway.then(|| GatewayAddress::Local {
             address: address.parse().expect("an address"),
             tls: None,
+        });
+        let token_file = directory.path().join("prometheus-token");
+        std::fs::write(&token_file, format!("{PROMETHEUS_TOKEN}\n")).expect("writable");
+        let prometheus = has_gateway.then(|| PrometheusConfig {
+            url: format!("http://{address}/prometheus").parse().expect("a URL"),
+            token_file: Some(token_file),
         });
         let config = WebConfig {
             api_server: KubeconfigSource::File(kubeconfig.clone()),
             has_api_server: true,
-            history: has_gateway
-                .then(|| HistorySource::new(|uid| (uid == "1").then(|| json!({ "start": 60 })))),
+            history: has_gateway.then(|| {
+                HistorySource::new(
+                    |uid| (uid == "1").then(|| json!({ "start": 60 })),
+                    |uid| (uid == "mac").then(|| json!({ "times": [60] })),
+                )
+            }),
+            prometheus,
             gateway,
             agent_tls: None,
             serving_tls: None,
@@ -100,7 +111,7 @@ impl Page {
             upstream,
             kubeconfig,
             tasks,
-            _directory: directory,
+            directory,
         }
     }
 

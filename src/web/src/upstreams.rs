@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::api_proxy::get;
 use super::error::WebError;
@@ -57,9 +57,18 @@ pub(crate) async fn openai(
 pub(crate) async fn gateway_metrics(
     State(web): State<Arc<Web>>,
     Extension(signed_in): Extension<Arc<SignedIn>>,
+    headers: HeaderMap,
 ) -> Result<Response, WebError> {
     let path = PathAndQuery::from_static("/metrics");
-    to_gateway(&web, &signed_in, Request::new(Body::empty()), &path).await
+    to_gateway(&web, &signed_in, reading(&headers), &path).await
+}
+
+/// Returns a GET request without its path. `headers` are those of the client, which may accept another format
+/// of metrics.
+fn reading(headers: &HeaderMap) -> Request {
+    let mut request = Request::new(Body::empty());
+    *request.headers_mut() = forward::request_headers(headers, &[]);
+    request
 }
 
 async fn to_gateway(
@@ -79,8 +88,9 @@ pub(crate) async fn agent_metrics(
     State(web): State<Arc<Web>>,
     Extension(signed_in): Extension<Arc<SignedIn>>,
     Path(node): Path<String>,
+    headers: HeaderMap,
 ) -> Result<Response, WebError> {
-    to_agent(&web, &signed_in, &node, "/metrics").await
+    to_agent(&web, &signed_in, &node, "/metrics", &headers).await
 }
 
 /// Handler of `GET /proxy/logs/NAMESPACE/REPLICA`.
@@ -97,7 +107,7 @@ pub(crate) async fn replica_log(
     };
     let query = request.uri().query().unwrap_or_default();
     let log = format!("/replicas/{namespace}/{name}/logs?{query}");
-    to_agent(&web, &signed_in, &node, &log).await
+    to_agent(&web, &signed_in, &node, &log, request.headers()).await
 }
 
 /// Returns the node of a replica, or the API server's response if it does not return the replica.
@@ -122,6 +132,7 @@ pub(crate) async fn to_agent(
     signed_in: &SignedIn,
     node: &str,
     path: &str,
+    headers: &HeaderMap,
 ) -> Result<Response, WebError> {
     let node = object_name(node)?;
     let object = format!("/apis/rooflet.dev/v1alpha1/fleetnodes/{node}");
@@ -136,8 +147,7 @@ pub(crate) async fn to_agent(
         .parse()
         .map_err(|_| WebError::InvalidRequest("the query is not valid".to_owned()))?;
     let agents = &web.upstreams.agents;
-    let request = Request::new(Body::empty());
-    forwarded(agents, &upstream, "the agent", signed_in, request, &path).await
+    forwarded(agents, &upstream, "the agent", signed_in, reading(headers), &path).await
 }
 
 async fn forwarded(

@@ -18,6 +18,7 @@ use super::ui::duration::duration;
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::listeners::BindError;
 use crate::node::own_log;
+use crate::node::page_options::PageOptions;
 use crate::node::process_kubeconfigs;
 use crate::node::server;
 use crate::node::server::{Role, ServerConfig, StartServerError};
@@ -64,6 +65,8 @@ pub(crate) struct Args {
     /// Address of the web page, or `off`. Beyond loopback, the page needs HTTPS.
     #[arg(long, default_value = super::DEFAULT_WEB_LISTEN, value_name = "ADDR:PORT")]
     web_listen: WebListen,
+    #[command(flatten)]
+    page: Box<PageOptions>,
     #[command(flatten)]
     anonymous: AllowAnonymous,
     #[command(flatten)]
@@ -199,6 +202,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         tls_sans: args.tls_san,
         gateway_listen: args.gateway_listen,
         web_listen: args.web_listen.0.filter(|_| args.roles.contains(&Role::Web)),
+        page: *args.page,
         metrics_listen: args.metrics_listen,
         roles: args.roles,
         has_local_authority: args.local_authority,

@@ -115,6 +115,7 @@ impl Fixture {
             reserve_node_failures: 0,
             hub: HubAccess::unreachable(),
             history: SpeedHistory::default(),
+            bandwidths: rooflet_controller::BandwidthHistory::default(),
         };
         controller::run(
             config,

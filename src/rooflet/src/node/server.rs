@@ -14,6 +14,7 @@ use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
+use super::page_options::PageOptions;
 use super::process_kubeconfigs::{self, ProcessKubeconfigError, ProcessKubeconfigs};
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
@@ -32,7 +33,7 @@ use rooflet_base::metrics::Registry;
 use rooflet_base::task::{Tasks, TasksError};
 use rooflet_client::{ConnectError, KubeconfigSource};
 use rooflet_controller as controller;
-use rooflet_controller::{ControllerConfig, SpeedHistory};
+use rooflet_controller::{BandwidthHistory, ControllerConfig, SpeedHistory};
 use rooflet_gateway as gateway;
 use rooflet_gateway::GatewayAccess;
 use rooflet_host as host;
@@ -84,6 +85,7 @@ pub(crate) struct ServerConfig {
     pub(crate) gateway_listen: SocketAddr,
     /// Address of the web page, for servers with the role web.
     pub(crate) web_listen: Option<SocketAddr>,
+    pub(crate) page: PageOptions,
     /// Address of health and metrics.
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) kubeconfig_out: Utf8PathBuf,
@@ -262,7 +264,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         reload(Arc::clone(&authority), clock.clone(), tasks);
         Some(authority)
     });
-    let speeds = SpeedHistory::default();
+    let (speeds, bandwidths) = (SpeedHistory::default(), BandwidthHistory::default());
     if has(Role::Controller) {
         let data_dir = config.data_dir.clone();
         let config = ControllerConfig {
@@ -270,6 +272,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             reserve_node_failures: config.reserve_node_failures,
             hub: config.hub.clone(),
             history: speeds.clone(),
+            bandwidths: bandwidths.clone(),
         };
         // The controller has an identity of its own: the audit log distinguishes it from the administrator.
         let client = match has(Role::Apiserver) {
@@ -281,10 +284,11 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         };
         controller::run(config, client, clock.clone(), tasks, &registry)?;
     }
-    let certificate = |address: SocketAddr| match &serving {
+    let certificate = |server: &'static str, address: SocketAddr| match &serving {
         Some(authority) if !address.ip().is_loopback() => {
             let names = machine_names(address.ip(), config.tls_sans.clone());
             let certificate = ServingCertificate::issue(Arc::clone(authority), names, clock.clone())?;
+            config.certificates.observe_serving(server, &certificate);
             Ok(Some(Arc::new(certificate.server_config_without_clients()?)))
         }
         Some(_) | None => Ok::<_, StartServerError>(None),
@@ -315,18 +319,25 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             has_api_server: has(Role::Apiserver),
             history: has(Role::Controller).then(|| {
                 let clock = clock.clone();
-                HistorySource::new(move |uid| speeds.of(uid, clock.now()))
+                HistorySource::new(
+                    move |uid| speeds.of(uid, clock.now()),
+                    move |uid| bandwidths.of(uid),
+                )
             }),
-            gateway: gateway.map(|tls| GatewayAddress {
-                address: config.gateway_listen,
-                tls,
-            }),
+            prometheus: config.page.prometheus(),
+            gateway: match &config.page.gateway_url {
+                Some(url) => Some(GatewayAddress::Remote(url.clone())),
+                None => gateway.map(|tls| GatewayAddress::Local {
+                    address: config.gateway_listen,
+                    tls,
+                }),
+            },
             agent_tls: agent_tls(|name| Purpose::Operator { name })?,
             serving_tls: match address.ip().is_loopback() {
                 true => None,
                 false => files
                     .clone()
-                    .map_or_else(|| certificate(address), |tls| Ok(Some(tls)))?,
+                    .map_or_else(|| certificate("web", address), |tls| Ok(Some(tls)))?,
             },
             names: machine_names(address.ip(), config.tls_sans.clone()),
         };
@@ -337,7 +348,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         let mut access = config.gateway_access.clone();
         let address = listener.local_addr().map_err(StartServerError::Listener)?;
         if access.serving_tls.is_none() {
-            access.serving_tls = certificate(address)?;
+            access.serving_tls = certificate("gateway", address)?;
         }
         access.agent_tls = agent_tls(|name| Purpose::Gateway { name })?;
         // The file system of a pod is read-only.
@@ -461,6 +472,7 @@ async fn start_api_server(
     let token = Token::open(directory.as_std_path())?;
     let names = machine_names(address.ip(), config.tls_sans.clone());
     let certificate = ServingCertificate::issue(Arc::clone(&authorities.servers), names, clock.clone())?;
+    config.certificates.observe_serving("apiserver", &certificate);
     let tls = Arc::new(certificate.server_config(&users)?);
 
     token_issuers::keep(&config.issuers, tasks);

@@ -133,7 +133,12 @@ export async function startFleet() {
       await until('the separate page answers', async () => (await fetch(`http://127.0.0.1:${port}`)).ok);
       return `http://127.0.0.1:${port}`;
     };
-    return { url, token, kubectl, apply, kubeconfig, binary, gateway: `http://127.0.0.1:${gateway}`, restart, separateWeb, stop, log: () => log };
+    /** Returns certificate and private key of the gateway, in PEM. */
+    const clientCertificate = async () => {
+      const text = await readFile(join(directory, 'data/gateway.kubeconfig'), 'utf8');
+      return ['client-certificate-data', 'client-key-data'].map((field) => Buffer.from(new RegExp(`${field}[^A-Za-z0-9+/]+([A-Za-z0-9+/=]+)`).exec(text)[1], 'base64').toString());
+    };
+    return { url, token, clientCertificate, kubectl, apply, kubeconfig, binary, gateway: `http://127.0.0.1:${gateway}`, restart, separateWeb, stop, log: () => log };
   } catch (error) {
     await stop().catch(() => {});
     throw new Error(`${error.message}\n${log}`);

@@ -5,7 +5,9 @@ import { fill, startFleet } from './fleet.mjs';
 
 const OUT = new URL('../../../../docs/images/web/', import.meta.url).pathname;
 const WIDTHS = [1280, 390];
-const only = process.argv[2];
+const only = process.argv[2]?.split(',');
+/** Returns whether a view is among those that the arguments name. */
+const wanted = (name) => !only || only.includes(name);
 
 /** Writes a picture as WebP, which needs a third of the size of PNG. */
 async function picture(page, name, fullPage) {
@@ -33,10 +35,10 @@ try {
       const { page, context } = await openPage(browser, { colorScheme, viewport: { width, height: width < 500 ? 844 : 860 } });
       await page.goto(fleet.url);
       await page.getByLabel('bearer token').waitFor();
-      if (!only) await picture(page, `sign-in-${colorScheme}-${width}`, false);
+      if (wanted('sign-in')) await picture(page, `sign-in-${colorScheme}-${width}`, false);
       await signIn(page, fleet.url, fleet.token);
       for (const [name, hash] of Object.entries(views)) {
-        if (only && !only.split(',').includes(name)) continue;
+        if (!wanted(name)) continue;
         await page.goto(`${fleet.url}/${hash}`);
         await page.getByRole('heading').first().waitFor();
         if (name === 'playground') {

@@ -232,6 +232,32 @@ try {
     }
   });
 
+  await step('the files of a client certificate sign in, and other files do not', async () => {
+    const { page: other, context } = await openPage(browser, {});
+    await other.goto(url);
+    const files = other.getByLabel('client certificate');
+    const [certificate, key] = await fleet.clientCertificate();
+    const file = (name, text) => ({ name, mimeType: 'application/x-pem-file', buffer: Buffer.from(text) });
+    await files.setInputFiles([file('user.crt', certificate)]);
+    await other.getByRole('alert').filter({ hasText: 'choose the file of the key' }).waitFor();
+    await files.setInputFiles([file('user.crt', certificate), file('user.key', key)]);
+    await other.getByRole('heading', { level: 1, name: 'Fleet' }).waitFor();
+    await context.close();
+  });
+
+  await step('measured bandwidth of a Mac over time', async () => {
+    // Simulated Macs measure nothing.
+    const times = [0, 7, 14].map((day) => 1_795_000_000 + day * 86_400);
+    const series = { measuredBytesPerSecond: [7.4e11, 7.1e11, 7.5e11], p10BytesPerSecond: [7.3e11, 6.2e11, 7.4e11], p90BytesPerSecond: [7.5e11, 7.4e11, 7.6e11] };
+    await page.route('**/proxy/history/nodes/**', (route) => route.fulfill({ json: { times, series } }));
+    await open('mac');
+    await page.getByText('Bandwidth, GB/s').waitFor();
+    await page.locator('.chart-key.measured').filter({ hasText: '750 GB/s' }).waitFor();
+    await page.locator('canvas').first().waitFor();
+    await axe(page, 'mac with measurements');
+    await page.unroute('**/proxy/history/nodes/**');
+  });
+
   await step('an ended session leads to the sign-in', async () => {
     await page.route('**/proxy/watch**', (route) => route.fulfill({ status: 401, contentType: 'application/json', body: '{"error":{"reason":"CredentialExpired","message":"expired"}}' }));
     await page.goto(`${url}/#/claims`);

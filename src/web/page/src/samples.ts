@@ -9,6 +9,8 @@ import { isCurrent } from './api/watch';
 import { deployments } from './store';
 
 const INTERVAL_SECONDS = 5;
+/** Interval for deployments that are not shown, as in the server's history. */
+const SLOW_INTERVAL_SECONDS = 60;
 /** Three hours of own samples, and a day of the server's. */
 const MAX_SAMPLES = 2160 + 1440;
 
@@ -37,20 +39,22 @@ const COLUMNS: Record<string, Exclude<keyof Series, 'times'>> = {
   floorTokensPerSecond: 'floor',
 };
 
-export interface History {
-  /** Time of the first value, in seconds since 1970. */
-  start: number;
-  stepSeconds: number;
-  series: Record<string, Value[]>;
+/** Series with values at regular times, or at the listed times, in seconds since 1970. */
+export type History = { series: Record<string, Value[]> } & ({ start: number; stepSeconds: number } | { times: number[] });
+
+/** Returns the times of the values. */
+export function timesOf(history: History): number[] {
+  if ('times' in history) return history.times;
+  const length = Math.max(0, ...Object.values(history.series).map((values) => values.length));
+  return Array.from({ length }, (_, index) => history.start + index * history.stepSeconds);
 }
 
-const empty = (): Series => ({ times: [], predicted: [], measured: [], firstTokenPredicted: [], firstTokenMeasured: [], throughput: [], floor: [] });
+export const empty = (): Series => ({ times: [], predicted: [], measured: [], firstTokenPredicted: [], firstTokenMeasured: [], throughput: [], floor: [] });
 
 /** Puts the values of the history that are older than the samples before them. */
 export function withHistory(samples: Series, history: History): Series {
   const first = samples.times[0] ?? Infinity;
-  const length = Math.max(0, ...Object.values(history.series).map((values) => values.length));
-  const times = Array.from({ length }, (_, index) => history.start + index * history.stepSeconds).filter((time) => time < first);
+  const times = timesOf(history).filter((time) => time < first);
   const joined = empty();
   joined.times = [...times, ...samples.times];
   for (const [name, column] of Object.entries(COLUMNS)) {
@@ -60,6 +64,8 @@ export function withHistory(samples: Series, history: History): Series {
   return joined;
 }
 
+/** Deployment whose view was opened last. */
+let followed = '';
 /** Deployments whose history has been read. */
 const read = new Set<string>();
 /** Changes when a history arrives. */
@@ -68,6 +74,7 @@ export const historyVersion = signal(0);
 /** Reads the server's history of a deployment once. Servers without a controller have none. */
 export async function loadHistory(namespace: string, name: string): Promise<void> {
   const key = `${namespace}/${name}`;
+  followed = key;
   if (read.has(key)) return;
   read.add(key);
   try {
@@ -83,7 +90,7 @@ export function seriesOf(deployment: string): Series | undefined {
   return series.get(deployment);
 }
 
-/** Records all deployments every five seconds, up to three hours. */
+/** Records the deployment that is shown every five seconds, up to three hours, and the others every minute. */
 export function recordSpeeds(): void {
   let last = 0;
   effect(() => {
@@ -97,13 +104,14 @@ export function recordSpeeds(): void {
       read.delete(key);
     }
     for (const [key, deployment] of current) {
-      const speed = parsePair(deployment.status?.tokensPerSecond);
-      const firstToken = parsePair(deployment.status?.timeToFirstToken);
       let found = series.get(key);
       if (!found) {
         found = empty();
         series.set(key, found);
       }
+      if (key !== followed && time - (found.times.at(-1) ?? 0) < SLOW_INTERVAL_SECONDS) continue;
+      const speed = parsePair(deployment.status?.tokensPerSecond);
+      const firstToken = parsePair(deployment.status?.timeToFirstToken);
       found.times.push(time);
       found.predicted.push(speed.predicted ?? null);
       found.measured.push(speed.measured ?? null);

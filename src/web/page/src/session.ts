@@ -13,6 +13,8 @@ export interface Session {
   expiresAt: string;
   serverVersion?: string;
   gateway?: boolean;
+  /** True if the server queries a Prometheus. */
+  prometheus?: boolean;
 }
 
 /** `undefined`: not known yet. `null`: nobody is signed in. */
@@ -67,7 +69,7 @@ export async function open(): Promise<void> {
   }
 }
 
-export async function signIn(credential: { token: string } | { code: string }): Promise<void> {
+export async function signIn(credential: { token: string } | { code: string } | { certificate: string }): Promise<void> {
   try {
     begin(await send<Session>('POST', '/session', credential));
   } catch (error) {

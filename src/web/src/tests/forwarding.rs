@@ -267,3 +267,90 @@ async fn history_is_that_of_a_deployment_that_the_user_may_read() {
     let browser = without.browser().await;
     is_error(browser.get(&path("default/a")).await, (404, "NotFound")).await;
 }
+
+#[tokio::test]
+async fn history_of_a_node_is_that_of_the_controller() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let found = browser.get("/proxy/history/nodes/mini-1").await;
+    assert_eq!(json_of(found).await, json!({ "times": [60] }));
+    is_error(browser.get("/proxy/history/nodes/new").await, (404, "NotFound")).await;
+    is_error(
+        page.get("/proxy/history/nodes/mini-1").await,
+        (401, "NotSignedIn"),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn longer_history_is_that_of_prometheus_for_users_who_may_read_the_object() {
+    let page = Page::start().await;
+    page.clock.advance(std::time::Duration::from_secs(1_000_000_000));
+    let browser = page.browser().await;
+    let path = |name: &str| format!("/proxy/history/deployments/{name}?hours=168");
+    let found = json_of(browser.get(&path("default/a")).await).await;
+    // 720 intervals of 840 seconds are a week.
+    assert_eq!(found["stepSeconds"], 840);
+    let speeds = found["series"]["measuredTokensPerSecond"]
+        .as_array()
+        .expect("values");
+    assert_eq!(
+        (speeds.len(), &speeds[719], &speeds[720]),
+        (721, &json!(null), &json!(36.5))
+    );
+    let sent = page.upstream.received();
+    let sent: Vec<_> = sent
+        .iter()
+        .filter(|sent| sent.path.starts_with("/prometheus"))
+        .collect();
+    assert_eq!(sent.len(), 7, "one query for each series");
+    for query in sent {
+        assert!(
+            query
+                .path
+                .contains("namespace%3D%22default%22%2Cdeployment%3D%22a%22"),
+            "{}",
+            query.path
+        );
+        assert!(query.headers.get(COOKIE).is_none());
+    }
+    let node = json_of(browser.get("/proxy/history/nodes/mini-1?hours=720").await).await;
+    assert_eq!(node["series"]["measuredBytesPerSecond"][720], 36.5);
+
+    let before = page.upstream.received().len();
+    assert_eq!(browser.get(&path("secret/a")).await.status(), 403);
+    is_error(browser.get(&path("default/%22%7D")).await, (404, "NotFound")).await;
+    for wrong in ["hours=0", "hours=2161", "hours=1&query=up", "query=up"] {
+        let path = format!("/proxy/history/deployments/default/a?{wrong}");
+        is_error(browser.get(&path).await, (400, "InvalidRequest")).await;
+    }
+    let asked = page.upstream.received().split_off(before);
+    assert!(
+        asked.iter().all(|sent| !sent.path.starts_with("/prometheus")),
+        "{asked:?}"
+    );
+    let without = Page::with_gateway(false).await;
+    let other = without.browser().await;
+    is_error(other.get(&path("default/a")).await, (404, "NotFound")).await;
+}
+
+#[tokio::test]
+async fn failure_of_prometheus_is_reported_with_its_reason() {
+    let page = Page::start().await;
+    page.clock.advance(std::time::Duration::from_secs(1_000_000_000));
+    let browser = page.browser().await;
+    let path = "/proxy/history/nodes/mini-1?hours=24";
+    let token = page.directory.path().join("prometheus-token");
+    std::fs::write(&token, "other").expect("writable");
+    let text = text_of(browser.get(path).await).await;
+    assert!(
+        text.contains("UpstreamUnreachable") && text.contains("--prometheus-token-file"),
+        "{text}"
+    );
+    std::fs::remove_file(&token).expect("deletable");
+    let text = text_of(browser.get(path).await).await;
+    assert!(
+        text.contains("reading --prometheus-token-file") && !text.contains("other"),
+        "{text}"
+    );
+}

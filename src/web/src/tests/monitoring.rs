@@ -12,6 +12,23 @@ async fn get(page: &Page, path: &str, token: &str) -> Response {
 }
 
 #[tokio::test]
+async fn gateway_and_workers_receive_the_formats_that_the_client_accepts() {
+    let page = Page::start().await;
+    let format = "application/openmetrics-text;version=1.0.0";
+    for path in ["gateway", "replicas/default/a-0"] {
+        let request = page.client.get(format!("{}/monitoring/metrics/{path}", page.url));
+        let request = request.header(AUTHORIZATION, format!("Bearer {VIEWER_TOKEN}"));
+        let response = send(request.header(http::header::ACCEPT, format)).await;
+        assert_eq!(response.status(), 200, "{path}");
+        assert_eq!(
+            page.upstream.last().headers[http::header::ACCEPT],
+            format,
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn token_finds_and_reads_all_processes() {
     let page = Page::start().await;
     let response = get(&page, "/monitoring/targets", VIEWER_TOKEN).await;

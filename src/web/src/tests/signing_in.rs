@@ -1,6 +1,7 @@
 //! Sign-in, sign-out, and the requests that need neither.
 
 use super::*;
+use crate::client_certificate::tests::{ALICE, ALICE_KEY};
 use crate::failures::MAX_FAILURES;
 use crate::sessions::{IDLE_TIMEOUT, LIFETIME};
 use crate::sign_in_code::VALIDITY;
@@ -107,6 +108,23 @@ async fn wrong_sign_in_is_rejected_and_limited() {
     is_error(response, (429, "TooManyFailures")).await;
     page.clock.advance(crate::failures::WINDOW);
     page.browser().await;
+}
+
+#[tokio::test]
+async fn certificate_that_the_api_server_does_not_accept_is_rejected_and_limited() {
+    let page = Page::start().await;
+    let without_key = json!({ "certificate": ALICE });
+    is_error(page.post_session(&without_key).await, (400, "InvalidRequest")).await;
+    let both = json!({"certificate": ALICE, "token": ADMIN_TOKEN});
+    is_error(page.post_session(&both).await, (400, "InvalidRequest")).await;
+    // The fake has no TLS, so that it receives no certificate: the user is anonymous.
+    let certificate = json!({ "certificate": format!("{ALICE}{ALICE_KEY}") });
+    for _ in 0..MAX_FAILURES {
+        let response = page.post_session(&certificate).await;
+        assert!(response.headers().get(SET_COOKIE).is_none());
+        is_error(response, (401, "InvalidCertificate")).await;
+    }
+    is_error(page.post_session(&certificate).await, (429, "TooManyFailures")).await;
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use rooflet_base::mutex::lock;
 
 pub(super) const ADMIN: &str = "admin";
 pub(super) const ADMIN_TOKEN: &str = "rooflet_admin-secret";
+pub(super) const PROMETHEUS_TOKEN: &str = "prometheus-secret";
 pub(super) const VIEWER_TOKEN: &str = "viewer-secret";
 
 /// Received request.
@@ -39,6 +40,10 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
+    pub(super) fn received(&self) -> Vec<Received> {
+        lock(&self.received).clone()
+    }
+
     pub(super) fn last(&self) -> Received {
         lock(&self.received).last().cloned().expect("a request")
     }
@@ -82,6 +87,9 @@ async fn answer(State(upstream): State<Arc<Upstream>>, request: Request) -> Resp
         let secret = [("set-cookie", "a=b"), ("x-rooflet-replica", "default/a-0")];
         return (secret, format!("{} {path}\n", received.method)).into_response();
     }
+    if let Some(query) = path.strip_prefix("/prometheus/api/v1/query_range?") {
+        return range(&upstream, query);
+    }
     let token = received
         .headers
         .get(AUTHORIZATION)
@@ -121,6 +129,23 @@ async fn answer(State(upstream): State<Arc<Upstream>>, request: Request) -> Resp
     Json(object(&upstream, &path)).into_response()
 }
 
+/// Answers as Prometheus does: with one value at the end of the range.
+fn range(upstream: &Upstream, query: &str) -> Response {
+    let last = upstream.last();
+    let expected = format!("Bearer {PROMETHEUS_TOKEN}");
+    if last
+        .headers
+        .get(AUTHORIZATION)
+        .is_none_or(|token| token != &*expected)
+    {
+        return (StatusCode::UNAUTHORIZED, "Unauthorized\n").into_response();
+    }
+    let end = query.split('&').find_map(|pair| pair.strip_prefix("end="));
+    let end: u64 = end.and_then(|end| end.parse().ok()).expect("an end");
+    let result = json!([{"metric": {}, "values": [[end, "36.5"]]}]);
+    Json(json!({"status": "success", "data": {"resultType": "matrix", "result": result}})).into_response()
+}
+
 fn object(upstream: &Upstream, path: &str) -> Value {
     let endpoint = format!("http://{}", lock(&upstream.address));
     match path {
@@ -131,7 +156,9 @@ fn object(upstream: &Upstream, path: &str) -> Value {
             json!({"items": [{"metadata": {"namespace": "default", "name": "a-0"},
                 "spec": {"nodeName": "mini-1"}, "status": {"phase": "Ready"}}]})
         }
-        "/apis/rooflet.dev/v1alpha1/fleetnodes/mini-1" => json!({"status": {"endpoint": endpoint}}),
+        "/apis/rooflet.dev/v1alpha1/fleetnodes/mini-1" => {
+            json!({"metadata": {"uid": "mac"}, "status": {"endpoint": endpoint}})
+        }
         "/apis/rooflet.dev/v1alpha1/namespaces/default/modeldeployments/a" => {
             json!({"metadata": {"uid": "1"}})
         }

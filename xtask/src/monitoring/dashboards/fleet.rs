@@ -186,8 +186,7 @@ pub(super) const DASHBOARD: Dashboard = Dashboard {
                     "Time until certificates expire.",
                     Kind::Lines,
                     "s",
-                    &[after(
-                        "agents with TLS",
+                    &[query(
                         "rooflet_certificate_expiry_timestamp_seconds - time()",
                         "{{instance}} {{certificate}}",
                     )],

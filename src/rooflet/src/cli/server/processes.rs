@@ -123,6 +123,9 @@ impl Processes {
             "--web-listen",
             "--metrics-listen",
             "--simulate",
+            "--gateway-url",
+            "--prometheus-url",
+            "--prometheus-token-file",
         ];
         if self.has_api_server() {
             removed.push("--kubeconfig");

@@ -18,15 +18,20 @@ interface Props {
   format: (value: number) => string;
   /** Format of the marks of the axis. Default: `format`. */
   mark?: (value: number) => string;
+  /** Shows each measured value as a point. */
+  points?: boolean;
 }
 
 const HEIGHT = 168;
 const MIN_SPAN_SECONDS = 60;
 
-/** Returns the local time, with seconds if less than ten minutes are shown. */
+/** Returns the local time, with seconds if less than ten minutes are shown, and the date if days are shown. */
 function clockTimes(times: number[]): string[] {
-  const short = (times[times.length - 1] ?? 0) - (times[0] ?? 0) < 600;
-  return times.map((time) => new Date(time * 1000).toTimeString().slice(0, short ? 8 : 5));
+  const span = (times[times.length - 1] ?? 0) - (times[0] ?? 0);
+  return times.map((time) => {
+    const at = new Date(time * 1000);
+    return span > 172_800 ? at.toLocaleDateString('en-US', { month: 'short', day: 'numeric' }) : at.toTimeString().slice(0, span < 600 ? 8 : 5);
+  });
 }
 
 /** Starts a short series with an empty value, so that the axis covers a minute. */
@@ -36,7 +41,7 @@ function padded(times: number[], lines: Line[]): uPlot.AlignedData {
   return (short ? [[start, ...times], ...lines.map((line) => [null, ...line.values])] : [times, ...lines.map((line) => line.values)]) as uPlot.AlignedData;
 }
 
-export function Chart({ title, times, lines, format, mark = format }: Props) {
+export function Chart({ title, times, lines, format, mark = format, points }: Props) {
   const frame = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
   const shape = lines.map((line) => line.label).join('|');
@@ -60,7 +65,7 @@ export function Chart({ title, times, lines, format, mark = format }: Props) {
             ...lines.map((line) => ({
               label: line.label, stroke: stroke[line.look], width: line.look === 'measured' ? 2 : 1.25,
               dash: line.look === 'measured' ? undefined : line.look === 'limit' ? [2, 3] : [6, 4],
-              points: { show: times.length < 3 }, spanGaps: false,
+              points: { show: times.length < 3 || (points && line.look === 'measured') }, spanGaps: false,
             })),
           ],
         },
@@ -83,7 +88,7 @@ export function Chart({ title, times, lines, format, mark = format }: Props) {
   }, [shape, scheme]);
   useEffect(() => {
     plot.current?.setData(padded(times, lines));
-  }, [times.length, times[times.length - 1]]);
+  }, [times.length, times[0], times[times.length - 1]]);
   const last = (line: Line) => line.values[line.values.length - 1] ?? undefined;
   return (
     <figure class="chart">

@@ -12,7 +12,7 @@ import { number, percent, plural, seconds, short, UNKNOWN } from '../format/text
 import { toYaml } from '../format/yaml';
 import { href } from '../router';
 import { now } from '../clock';
-import { historyVersion, loadHistory, seriesOf } from '../samples';
+import { empty, historyVersion, loadHistory, seriesOf, withHistory } from '../samples';
 import { deployments, replicas, replicasOf, revisions } from '../store';
 import { Chart } from '../ui/Chart';
 import { Basis } from '../ui/Compare';
@@ -21,6 +21,7 @@ import { Dialog } from '../ui/Dialog';
 import { DiffView } from '../ui/DiffView';
 import { ObjectEvents } from '../ui/ObjectEvents';
 import { Columns, Facts, Figure, ObjectHead, Panel } from '../ui/Panel';
+import { Period, usePast } from '../ui/Past';
 import { Age, Empty, Loaded, State } from '../ui/State';
 import { useAllowed, useTitle, useWatch } from '../ui/use';
 import { modelText } from './Deployments';
@@ -113,7 +114,10 @@ function Speed({ deployment, own }: { deployment: ModelDeployment; own: ModelRep
   const speed = parsePair(deployment.status?.tokensPerSecond);
   const first = parsePair(deployment.status?.timeToFirstToken);
   const objectives = deployment.spec.objectives;
-  const series = seriesOf(`${namespace}/${name}`);
+  const [hours, setHours] = useState(0);
+  const { history, problem } = usePast(hours ? `deployments/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}?hours=${hours}` : undefined);
+  const older = useMemo(() => history && withHistory(empty(), history), [history]);
+  const series = hours ? older : seriesOf(`${namespace}/${name}`);
   const limit = (value: number | undefined) => (value === undefined ? [] : [{ label: 'objective', values: series!.times.map(() => value), look: 'limit' as const }]);
   const wantedSpeed = objectives?.decodeTokensPerSecond;
   return (
@@ -124,12 +128,14 @@ function Speed({ deployment, own }: { deployment: ModelDeployment; own: ModelRep
         <Figure label="Measured TTFT" value={seconds(first.measured)} note="time to first token" />
         <Figure label="Predicted TTFT" value={<span class="predicted-value">{seconds(first.predicted)}</span>} />
       </dl>
+      <Period hours={hours} onChange={setHours} />
+      {problem && <p class="problem" role="alert">{problem}</p>}
       {series && series.times.length > 0 ? (
         <div class="charts">
           <Chart title="Tokens/s" times={series.times} format={number} mark={short} lines={[{ label: 'measured', values: series.measured, look: 'measured' }, { label: 'predicted', values: series.predicted, look: 'predicted' }, ...limit(wantedSpeed)]} />
           <Chart title="Time to first token" times={series.times} format={seconds} lines={[{ label: 'measured', values: series.firstTokenMeasured, look: 'measured' }, { label: 'predicted', values: series.firstTokenPredicted, look: 'predicted' }]} />
         </div>
-      ) : <p class="muted">No value yet.</p>}
+      ) : !problem && <p class="muted">{hours ? 'Loading…' : 'No value yet.'}</p>}
     </>
   );
 }

@@ -5,14 +5,17 @@ import type { FleetNode, ModelReplica } from '../api/kinds';
 import { schedule } from '../actions';
 import { nodeHealth } from '../fleet/health';
 import { parseQuantity } from '../format/quantity';
-import { bandwidth, bytes, number, percent, plural, seconds, UNKNOWN } from '../format/text';
+import { bandwidth, bytes, number, percent, plural, seconds, short, UNKNOWN } from '../format/text';
 import { href } from '../router';
+import { timesOf } from '../samples';
 import { nodes, replicas, replicasOn, usage } from '../store';
 import { BarLegend, UsageBar } from '../ui/Bar';
+import { Chart, type Line } from '../ui/Chart';
 import { Conditions } from '../ui/Conditions';
 import { Dialog } from '../ui/Dialog';
 import { ObjectEvents } from '../ui/ObjectEvents';
 import { Columns, Facts, ObjectHead, Panel } from '../ui/Panel';
+import { Period, usePast } from '../ui/Past';
 import { RooflinePicture } from '../ui/RooflinePicture';
 import { Age, Empty, Loaded, State } from '../ui/State';
 import { useAllowed, useTitle } from '../ui/use';
@@ -80,7 +83,7 @@ function Details({ node, own }: { node: FleetNode; own: ModelReplica[] }) {
           <ReplicaTable rows={own} label={`Replicas on ${node.metadata.name}`} onMac empty={<Empty title="No replica runs here" />} />
       </Panel>
       <Columns
-        main={<><Panel title="Measurements"><Measurements node={node} /></Panel><Panel title="Events"><ObjectEvents of={node} /></Panel></>}
+        main={<><Panel title="Measurements"><Bandwidths node={node} /><Measurements node={node} /></Panel><Panel title="Events"><ObjectEvents of={node} /></Panel></>}
         side={<Panel title="Conditions"><Conditions of={status?.conditions} /></Panel>}
       />
       {question && <Question node={node} own={own} kind={question} onClose={() => setQuestion(undefined)} />}
@@ -102,6 +105,30 @@ function Use({ node }: { node: FleetNode }) {
         <UsageBar used={used.bandwidthActive} reserved={used.bandwidthReserved} limit={100} label={`${percent(100 - used.bandwidthReserved)} of the bandwidth free`} />
       </div>
     </div>
+  );
+}
+
+/** Measured bandwidth over time. The control plane keeps the last measurements, Prometheus all of them. */
+function Bandwidths({ node }: { node: FleetNode }) {
+  const [hours, setHours] = useState(0);
+  const { probe, dataSheet } = node.status ?? {};
+  const { history, problem } = usePast(`nodes/${encodeURIComponent(node.metadata.name)}${hours ? `?hours=${hours}` : ''}`, probe?.measuredAt);
+  const times = history ? timesOf(history) : [];
+  const line = (label: string, name: string, look: Line['look']) => {
+    const values = history?.series[name];
+    return values ? [{ label, values, look }] : [];
+  };
+  const lines = [
+    ...line('read, median', 'measuredBytesPerSecond', 'measured'),
+    ...line('10th percentile', 'p10BytesPerSecond', 'predicted'), ...line('90th percentile', 'p90BytesPerSecond', 'predicted'),
+    ...(dataSheet ? [{ label: 'data sheet', values: times.map(() => dataSheet.memoryBytesPerSecond), look: 'limit' as const }] : []),
+  ];
+  return (
+    <>
+      <Period hours={hours} own="Last measurements" onChange={setHours} />
+      {hours > 0 && problem && <p class="problem" role="alert">{problem}</p>}
+      {times.length > 1 && <Chart title="Bandwidth, GB/s" times={times} format={bandwidth} mark={(value) => short(value / 1e9)} points={!hours} lines={lines} />}
+    </>
   );
 }
 

@@ -15,6 +15,13 @@ export function SignIn() {
     setBusy(false);
     setToken('');
   };
+  const choose = async (input: HTMLInputElement) => {
+    setBusy(true);
+    await signIn({ certificate: (await Promise.all([...input.files!].map((file) => file.text()))).join('\n') });
+    setBusy(false);
+    // The same files can be chosen again.
+    input.value = '';
+  };
   return (
     <main class="sign-in">
       <form class="sign-in-card" onSubmit={submit}>
@@ -27,7 +34,11 @@ export function SignIn() {
           <input type="password" name="token" autocomplete="off" spellcheck={false} value={token} required onInput={(event) => setToken(event.currentTarget.value)} />
         </label>
         <button type="submit" class="button primary" disabled={busy}>{busy ? 'Signing in…' : 'Sign in'}</button>
-        <p class="note muted">The token stays in the server's memory until you sign out. The browser keeps only a session cookie.</p>
+        <label class="field">
+          <span>Or choose the PEM files of a client certificate and its key</span>
+          <input type="file" multiple accept=".pem,.crt,.cer,.key" disabled={busy} onChange={(event) => void choose(event.currentTarget)} />
+        </label>
+        <p class="note muted">The credential stays in the server's memory until you sign out. The browser keeps only a session cookie.</p>
       </form>
     </main>
   );

@@ -1,0 +1,36 @@
+//! Options of the web page's server.
+
+use camino::Utf8PathBuf;
+
+use rooflet_proxy::Upstream;
+use rooflet_web::{PrometheusConfig, PrometheusUrl};
+
+/// Other servers from which the web page reads.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct PageOptions {
+    /// URL of the gateway for the web page, such as `http://gateway:80`. Default: the gateway at
+    /// --gateway-listen.
+    #[arg(long, value_name = "URL")]
+    pub(crate) gateway_url: Option<Upstream>,
+    /// URL of a Prometheus that scrapes the fleet. The web page then shows histories of more than 24 hours.
+    #[arg(long, value_name = "URL", env = "ROOFLET_PROMETHEUS_URL")]
+    prometheus_url: Option<PrometheusUrl>,
+    /// File with the bearer token for --prometheus-url. The server reads the file for each query.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ROOFLET_PROMETHEUS_TOKEN_FILE",
+        requires = "prometheus_url"
+    )]
+    prometheus_token_file: Option<Utf8PathBuf>,
+}
+
+impl PageOptions {
+    /// Returns the Prometheus, if one is configured.
+    pub(crate) fn prometheus(&self) -> Option<PrometheusConfig> {
+        Some(PrometheusConfig {
+            url: self.prometheus_url.clone()?,
+            token_file: self.prometheus_token_file.clone(),
+        })
+    }
+}
