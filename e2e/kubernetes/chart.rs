@@ -138,9 +138,9 @@ fn rendered(cluster: &KubernetesCluster, values: &str) -> Vec<Value> {
 /// Returns the documents without the kinds of operators, which the cluster does not serve.
 fn known_kinds(text: &str) -> String {
     let documents = text.split("\n---\n").filter(|document| {
-        !["monitoring.coreos.com/v1", "gateway.networking.k8s.io/v1"]
+        ["monitoring.coreos.com/", "gateway.networking.k8s.io/"]
             .iter()
-            .any(|group| document.contains(&format!("apiVersion: {group}\n")))
+            .all(|group| !document.contains(&format!("apiVersion: {group}")))
     });
     documents.collect::<Vec<_>>().join("\n---\n")
 }

@@ -10,7 +10,8 @@ use crate::harness::{Kubectl, Process, Scratch, eventually, free_port, kill_9, n
 
 pub(super) const ADMIN_TOKEN: &str = "admin-of-the-test";
 /// Controllers on which the tests depend.
-const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,serviceaccount-controller,\
+const CONTROLLERS: &str = "clusterrole-aggregation-controller,garbage-collector-controller,\
+                           namespace-controller,serviceaccount-controller,\
                            root-ca-certificate-publisher-controller";
 
 /// Directories with the binaries of Kubernetes.

@@ -16,6 +16,8 @@ pub(super) struct Pod {
     pub(super) process: Process,
     /// HTTP server of the container.
     pub(super) http: Http,
+    /// URL of this server.
+    pub(super) url: String,
 }
 
 impl Pod {
@@ -46,7 +48,8 @@ impl Pod {
             .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
             .env("KUBERNETES_SERVICE_PORT", cluster.port.to_string());
         let process = Process::run(&mut command, &cluster.scratch.join(&format!("{name}.log")));
-        let http = Http::new(format!("http://127.0.0.1:{port}"));
+        let url = format!("http://127.0.0.1:{port}");
+        let http = Http::new(url.clone());
         let probe = container["readinessProbe"]["httpGet"]["path"]
             .as_str()
             .expect("a probe");
@@ -55,7 +58,7 @@ impl Pod {
             Ok(answer) => Err(format!("{}: {}", answer.status, process.log())),
             Err(err) => Err(format!("{err}: {}", process.log())),
         });
-        Self { process, http }
+        Self { process, http, url }
     }
 }
 

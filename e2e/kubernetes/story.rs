@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::cluster::KubernetesCluster;
 use super::control_plane::{NAMESPACE, Pod, start_agent};
-use crate::harness::{Process, eventually, kill_9, repository, rooflet};
+use crate::access::web_page::Browser;
+use crate::harness::{Http, Process, eventually, kill_9, repository, rooflet};
 
 const NODES: [&str; 2] = ["mini-1", "mini-2"];
 
@@ -41,6 +42,8 @@ fn fleet_runs_with_the_permissions_of_the_chart() {
     update(&cluster, 1024);
     ask(&gateway);
     agents_write_only_their_own_objects(&cluster);
+    page_shows_the_fleet(&cluster);
+    prometheus_finds_agents_and_workers(&cluster);
     drain(&cluster);
     ask(&gateway);
 
@@ -96,6 +99,82 @@ fn install(cluster: &KubernetesCluster) {
         &nodes,
     ];
     cluster.helm(&args).expect("installed");
+}
+
+/// Creates a ServiceAccount with a ClusterRole. Returns its token.
+fn token_with_role(cluster: &KubernetesCluster, name: &str, role: &str) -> String {
+    let kubectl = &cluster.kubectl;
+    kubectl.run(&format!("create serviceaccount {name}")).ok();
+    let subject = format!("--clusterrole={role} --serviceaccount=default:{name}");
+    kubectl
+        .run(&format!("create clusterrolebinding {name} {subject}"))
+        .ok();
+    kubectl
+        .run(&format!("create token {name}"))
+        .ok()
+        .trim()
+        .to_owned()
+}
+
+/// Signs in to the page of the release with the cluster's role `view`.
+fn page_shows_the_fleet(cluster: &KubernetesCluster) {
+    let page = Pod::start(cluster, "web", "web");
+    let token = token_with_role(cluster, "viewer", "view");
+    let mut browser = Browser::new(&page.url);
+    assert!(browser.get("/").text.contains("<script"));
+    let session = browser.sign_in(&json!({ "token": token }));
+    assert_eq!(
+        session.json()["user"],
+        "system:serviceaccount:default:viewer",
+        "{}",
+        session.text
+    );
+    let kinds = "/proxy/api/apis/rooflet.dev/v1alpha1";
+    // kube-controller-manager adds the rules to the role `view`.
+    let listed = eventually("the rules of view", || {
+        match browser.get(&format!("{kinds}/fleetnodes")) {
+            listed if listed.status == 200 => Ok(listed.json()),
+            refused => Err(refused.text),
+        }
+    });
+    assert_eq!(
+        listed["items"].as_array().map(Vec::len),
+        Some(NODES.len()),
+        "{listed}"
+    );
+    for kind in ["modelreplicas", "modeldeployments", "modelrevisions", "apikeys"] {
+        let listed = browser.get(&format!("{kinds}/{kind}"));
+        assert_eq!(listed.status, 200, "{kind}: {}", listed.text);
+    }
+    let secrets = browser.get("/proxy/api/api/v1/secrets");
+    assert_eq!(secrets.status, 403, "{}", secrets.text);
+    // The account of the page itself has no permissions.
+    let account = format!("system:serviceaccount:{NAMESPACE}:rooflet-web");
+    let question = format!("auth can-i list fleetnodes.rooflet.dev --as={account}");
+    cluster.kubectl.run(&question).expect_failure();
+}
+
+/// Finds and scrapes the processes of the Macs through the page with the role for Prometheus.
+fn prometheus_finds_agents_and_workers(cluster: &KubernetesCluster) {
+    let page = Pod::start(cluster, "web", "web-for-prometheus");
+    let token = token_with_role(cluster, "prometheus", "rooflet:monitoring");
+    let http = Http::new(page.url.clone()).with_header("Authorization", &format!("Bearer {token}"));
+    let targets = http.get("/monitoring/targets").expect("a response");
+    assert_eq!(targets.status, 200, "{}", targets.text);
+    let targets = targets.json();
+    let of = |component: &str| {
+        let all = targets.as_array().into_iter().flatten();
+        let own = all.filter(|target| target["labels"]["component"] == component);
+        own.filter_map(|target| target["labels"]["__metrics_path__"].as_str())
+            .collect::<Vec<_>>()
+    };
+    let agents = of("agent");
+    assert_eq!(agents.len(), NODES.len(), "{targets}");
+    for path in agents.into_iter().chain(of("worker")) {
+        let metrics = http.get(path).expect("metrics");
+        assert_eq!(metrics.status, 200, "{path}: {}", metrics.text);
+        assert!(metrics.text.contains("rooflet_"), "{path}: {}", metrics.text);
+    }
 }
 
 fn replicas(cluster: &KubernetesCluster) -> Result<Vec<Value>, String> {

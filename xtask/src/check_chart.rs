@@ -16,17 +16,23 @@ use crate::{
 };
 
 /// Wrong value, and the text that the error must contain.
-const REJECTED: [(&str, &str); 6] = [
+const REJECTED: [(&str, &str); 9] = [
     ("controller.replicas=0", "/controller/replicas"),
     ("controller.replica=2", "'replica' not allowed"),
     ("gateway.service.type=External", "/gateway/service/type"),
     ("agents.nodes={Mini}", "/agents/nodes/0"),
     ("gateway.httpRoute.enabled=true", "/gateway/httpRoute/parentRefs"),
     ("image.digest=latest", "/image/digest"),
+    ("web.hosts={https://fleet.example.com}", "/web/hosts/0"),
+    ("web.prometheus.url=prometheus:9090", "/web/prometheus/url"),
+    (
+        "web.enabled=false,monitoring.scrapeConfig=true",
+        "set web.enabled=true",
+    ),
 ];
 
 /// Kinds that the chart can create, besides definitions.
-const KINDS: [&str; 17] = [
+const KINDS: [&str; 19] = [
     "ClusterRole",
     "ClusterRoleBinding",
     "ConfigMap",
@@ -39,6 +45,8 @@ const KINDS: [&str; 17] = [
     "PrometheusRule",
     "Role",
     "RoleBinding",
+    "ScrapeConfig",
+    "Secret",
     "Service",
     "ServiceAccount",
     "ServiceMonitor",
