@@ -342,9 +342,12 @@ fn binding(replica: &ModelReplica, node: &str) -> Value {
 }
 
 /// Returns the object of this namespace, name and UID. `objects` are ordered by namespace and name.
-fn find<'s, K: Resource>(objects: &'s [Arc<K>], of: &Version) -> Option<&'s K> {
+pub(super) fn find<'s, K: Resource>(objects: &'s [Arc<K>], of: &Version) -> Option<&'s K> {
     let key = (of.namespace.as_deref(), Some(of.name.as_str()));
     let at = objects.binary_search_by(|object| name(object.as_ref()).cmp(&key));
     let found = objects.get(at.ok()?)?.as_ref();
     (found.meta().uid.as_deref() == Some(of.uid.as_str())).then_some(found)
 }
+
+#[cfg(test)]
+mod tests;
