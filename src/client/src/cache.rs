@@ -169,14 +169,42 @@ impl<K: CachedKind> Cache<K> {
         lock(&self.shared.state)
     }
 
-    fn observe(&self, event: watcher::Event<DeserializeGuard<K>>) {
+    /// Applies an event of the watch. Returns whether readers get other objects than before. The
+    /// delivery of an own write changes nothing for them.
+    fn observe(&self, event: watcher::Event<DeserializeGuard<K>>) -> bool {
         let is_synced = matches!(event, watcher::Event::InitDone);
         let mut state = self.lock();
         let changed = state.copy.observe(event);
+        let is_any_changed = !changed.is_empty();
         state.feeds.record(changed);
         drop(state);
         if is_synced {
             self.shared.synced_tx.send_replace(true);
+        }
+        is_any_changed
+    }
+}
+
+/// Events of a watch that wake the consumers of the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wakes {
+    Never,
+    /// The event wakes them if it changes an object for readers.
+    IfChanged,
+    Always,
+}
+
+impl Wakes {
+    fn of<K>(event: &watcher::Event<DeserializeGuard<K>>, is_relevant: fn(&K) -> bool) -> Self {
+        match event {
+            watcher::Event::Init | watcher::Event::InitApply(_) => Self::Never,
+            watcher::Event::Apply(DeserializeGuard(Ok(object))) if !is_relevant(object) => Self::Never,
+            watcher::Event::Apply(DeserializeGuard(Ok(_)))
+            | watcher::Event::Delete(DeserializeGuard(Ok(_))) => Self::IfChanged,
+            // The list of objects that cannot be parsed may change.
+            watcher::Event::Apply(DeserializeGuard(Err(_)))
+            | watcher::Event::Delete(DeserializeGuard(Err(_)))
+            | watcher::Event::InitDone => Self::Always,
         }
     }
 }
@@ -244,15 +272,9 @@ pub fn watch_heeding<K: CachedKind>(
                     ) {
                         attempts.succeeded();
                     }
-                    let is_change = match &event {
-                        watcher::Event::Init | watcher::Event::InitApply(_) => false,
-                        watcher::Event::Apply(DeserializeGuard(Ok(object))) => is_relevant(object),
-                        watcher::Event::Apply(DeserializeGuard(Err(_)))
-                        | watcher::Event::Delete(_)
-                        | watcher::Event::InitDone => true,
-                    };
-                    kept.observe(event);
-                    if is_change {
+                    let wakes = Wakes::of(&event, is_relevant);
+                    let is_any_changed = kept.observe(event);
+                    if wakes == Wakes::Always || wakes == Wakes::IfChanged && is_any_changed {
                         changes.mark();
                     }
                 }
@@ -312,7 +334,7 @@ mod tests {
             fixture
         }
 
-        fn observe(&mut self, event: Event<ConfigMap>) {
+        fn observe(&mut self, event: Event<ConfigMap>) -> bool {
             let guard = |object| DeserializeGuard(Ok(object));
             let event = match event {
                 Event::Init => Event::Init,
@@ -321,7 +343,7 @@ mod tests {
                 Event::Apply(object) => Event::Apply(guard(object)),
                 Event::Delete(object) => Event::Delete(guard(object)),
             };
-            self.cache.observe(event);
+            self.cache.observe(event)
         }
 
         fn observe_guarded(&mut self, event: Event<DeserializeGuard<ConfigMap>>) {
@@ -373,6 +395,31 @@ mod tests {
         fixture.observe(Event::Apply(object("b", 5)));
         fixture.observe(Event::Apply(object("b", 9)));
         fixture.check("a@4 b@9");
+    }
+
+    #[test]
+    fn delivery_of_an_own_write_changes_nothing_for_readers() {
+        let mut fixture = Fixture::new(&[("b", 1)]);
+        fixture.cache.wrote(object("a", 4));
+        fixture.check("a@4 b@1");
+        let written = fixture.cache.get(Some("default"), "a").expect("written");
+        assert!(!fixture.observe(Event::Apply(object("a", 4))));
+        assert!(fixture.feed.take().is_empty());
+        let delivered = fixture.cache.get(Some("default"), "a").expect("delivered");
+        assert!(Arc::ptr_eq(&written, &delivered));
+        // An older version below a newer own write changes nothing either.
+        fixture.cache.wrote(object("a", 7));
+        fixture.check("a@7 b@1");
+        assert!(!fixture.observe(Event::Apply(object("a", 6))));
+        assert!(fixture.feed.take().is_empty());
+        assert!(fixture.observe(Event::Apply(object("a", 9))));
+        fixture.check("a@9 b@1");
+        fixture.cache.deleted(&object("a", 9));
+        fixture.check("b@1");
+        assert!(!fixture.observe(Event::Delete(object("a", 10))));
+        assert!(fixture.feed.take().is_empty());
+        assert!(fixture.observe(Event::Delete(object("b", 11))));
+        fixture.check("");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Events of objects, for `kubectl describe` and `kubectl get events`.
 //!
-//! Publishing never blocks: one task sends events from a bounded queue. A repeated event increases
-//! the count of the existing one, and the events of one object are rate-limited.
+//! Publishing never blocks: one task sends events from a bounded queue. The rules are those of
+//! client-go: a repeated event increases the count of the existing one, many events that differ only
+//! in their message become one, and the events of one object are rate-limited.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -25,8 +26,15 @@ use rooflet_base::task::Tasks;
 const QUEUE: usize = 1024;
 /// An equal event within this time only increases the count.
 const DEDUPLICATION_WINDOW: Duration = Duration::from_secs(10 * 60);
+/// Number of different messages of one object and reason within [`DEDUPLICATION_WINDOW`] from which
+/// on their events are combined into one.
+const MAX_SIMILAR: usize = 10;
+/// Start of the message of a combined event, which ends with the newest message.
+const COMBINED: &str = "(combined from similar events): ";
 /// Number of different events that are remembered for deduplication.
 const MAX_REMEMBERED: usize = 4096;
+/// Interval at which expired events are removed from the memory.
+const EXPIRY_PERIOD: Duration = Duration::from_secs(60);
 /// Burst of events per object, and the interval of further events. Warnings and other events have
 /// separate limits, so that normal events never suppress warnings.
 const BURST: u32 = 25;
@@ -131,13 +139,20 @@ struct Note {
     message: String,
 }
 
+/// Identity of similar events.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct EventKey {
+struct SimilarKey {
     /// Identifies the object by UID: a new object with the same name is a different one.
     object: String,
     kind: EventType,
     reason: String,
-    message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct EventKey {
+    similar: SimilarKey,
+    /// `None` for the event that combines similar events.
+    message: Option<String>,
 }
 
 impl Note {
@@ -154,12 +169,11 @@ impl Note {
         }
     }
 
-    fn key(&self) -> EventKey {
-        EventKey {
+    fn similar(&self) -> SimilarKey {
+        SimilarKey {
             object: self.object(),
             kind: self.kind,
             reason: self.reason.clone(),
-            message: self.message.clone(),
         }
     }
 
@@ -172,9 +186,9 @@ impl Note {
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     /// Create a new event.
-    Create,
+    Create(EventKey),
     /// Increase the count of this event.
-    Increment { name: String, count: i32 },
+    Increment { key: EventKey, name: String, count: i32 },
     /// Drop the event because of the object's rate limit.
     RateLimited,
 }
@@ -190,11 +204,19 @@ struct RateLimit {
     since: Instant,
 }
 
+/// Messages of similar events, at most [`MAX_SIMILAR`].
+struct Messages {
+    different: HashSet<String>,
+    last: Instant,
+}
+
 /// Recently sent events. Pure: the publisher passes in events and times.
 #[derive(Default)]
 struct Memory {
     events: HashMap<EventKey, SentEvent>,
+    messages: HashMap<SimilarKey, Messages>,
     limits: HashMap<(String, EventType), RateLimit>,
+    expired_at: Option<Instant>,
 }
 
 impl Memory {
@@ -214,18 +236,44 @@ impl Memory {
             return Action::RateLimited;
         }
         limit.left -= 1;
-        match self.events.get(&note.key()) {
+        let key = self.key(note, now);
+        let known = self.events.get(&key);
+        match known.filter(|known| now - known.last < DEDUPLICATION_WINDOW) {
             Some(known) => Action::Increment {
                 name: known.name.clone(),
                 count: known.count.saturating_add(1),
+                key,
             },
-            None => Action::Create,
+            None => Action::Create(key),
         }
     }
 
-    fn sent(&mut self, note: &Note, name: String, count: i32, now: Instant) {
+    /// Returns the key of the event that reports `note`: its own event, or the combined one of many
+    /// similar events.
+    fn key(&mut self, note: &Note, now: Instant) -> EventKey {
+        let similar = note.similar();
+        let messages = self.messages.entry(similar.clone()).or_insert_with(|| Messages {
+            different: HashSet::new(),
+            last: now,
+        });
+        if now - messages.last >= DEDUPLICATION_WINDOW {
+            messages.different.clear();
+        }
+        messages.last = now;
+        let is_known = messages.different.contains(&note.message);
+        let is_own = is_known || messages.different.len() + 1 < MAX_SIMILAR;
+        if is_own && !is_known {
+            messages.different.insert(note.message.clone());
+        }
+        EventKey {
+            similar,
+            message: is_own.then(|| note.message.clone()),
+        }
+    }
+
+    fn sent(&mut self, key: EventKey, name: String, count: i32, now: Instant) {
         self.events.insert(
-            note.key(),
+            key,
             SentEvent {
                 name,
                 count,
@@ -234,13 +282,23 @@ impl Memory {
         );
     }
 
+    /// Removes what no longer matters, from time to time: a memory of thousands of events is not
+    /// searched for each event.
     fn expire(&mut self, now: Instant) {
-        if self.events.len() >= MAX_REMEMBERED || self.limits.len() >= MAX_REMEMBERED {
+        let lengths = [self.events.len(), self.messages.len(), self.limits.len()];
+        if lengths.into_iter().any(|length| length >= MAX_REMEMBERED) {
             self.events.clear();
+            self.messages.clear();
             self.limits.clear();
         }
+        if self.expired_at.is_some_and(|at| now - at < EXPIRY_PERIOD) {
+            return;
+        }
+        self.expired_at = Some(now);
         self.events
             .retain(|_, known| now - known.last < DEDUPLICATION_WINDOW);
+        self.messages
+            .retain(|_, messages| now - messages.last < DEDUPLICATION_WINDOW);
         let full_after = REFILL * BURST;
         self.limits.retain(|_, limit| now - limit.since < full_after);
     }
@@ -273,22 +331,22 @@ impl Publisher {
         let mut action = self.memory.decide(note, self.clock.instant());
         let mut backoff = Backoff::default();
         for _ in 0..MAX_TRIES {
-            let outcome = match &action {
+            let (key, outcome) = match &action {
                 Action::RateLimited => return,
-                Action::Create => self.create(note).await.map(|name| (name, 1)),
-                Action::Increment { name, count } => self
-                    .increment(note, name, *count)
-                    .await
-                    .map(|()| (name.clone(), *count)),
+                Action::Create(key) => (key, self.create(note, key).await.map(|name| (name, 1))),
+                Action::Increment { key, name, count } => {
+                    let incremented = self.increment(note, key, name, *count).await;
+                    (key, incremented.map(|()| (name.clone(), *count)))
+                }
             };
             match outcome {
                 Ok((name, count)) => {
-                    self.memory.sent(note, name, count, self.clock.instant());
+                    self.memory.sent(key.clone(), name, count, self.clock.instant());
                     return;
                 }
                 // The event has expired or was deleted.
                 Err(ApiError::NotFound(_)) if matches!(action, Action::Increment { .. }) => {
-                    action = Action::Create;
+                    action = Action::Create(key.clone());
                 }
                 Err(err) if err.is_transient() => tokio::time::sleep(backoff.next_wait()).await,
                 // For example, the namespace is being deleted.
@@ -305,8 +363,8 @@ impl Publisher {
         Api::namespaced(self.client.clone(), note.namespace())
     }
 
-    async fn create(&self, note: &Note) -> Result<String, ApiError> {
-        let event = self.event(note, self.clock.now());
+    async fn create(&self, note: &Note, key: &EventKey) -> Result<String, ApiError> {
+        let event = self.event(note, key, self.clock.now());
         let params = PostParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PostParams::default()
@@ -315,8 +373,11 @@ impl Publisher {
         Ok(created.metadata.name.unwrap_or_default())
     }
 
-    async fn increment(&self, note: &Note, name: &str, count: i32) -> Result<(), ApiError> {
-        let patch = json!({ "count": count, "lastTimestamp": Time(self.clock.now()) });
+    async fn increment(&self, note: &Note, key: &EventKey, name: &str, count: i32) -> Result<(), ApiError> {
+        let mut patch = json!({ "count": count, "lastTimestamp": Time(self.clock.now()) });
+        if key.message.is_none() {
+            patch["message"] = json!(message(note, key));
+        }
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
@@ -325,7 +386,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn event(&self, note: &Note, now: Timestamp) -> Event {
+    fn event(&self, note: &Note, key: &EventKey, now: Timestamp) -> Event {
         let object_name = note.regarding.name.as_deref().unwrap_or(self.component);
         Event {
             metadata: ObjectMeta {
@@ -336,7 +397,7 @@ impl Publisher {
             involved_object: note.regarding.clone(),
             type_: Some(note.kind.as_str().to_owned()),
             reason: Some(note.reason.clone()),
-            message: Some(note.message.clone()),
+            message: Some(message(note, key)),
             count: Some(1),
             first_timestamp: Some(Time(now)),
             last_timestamp: Some(Time(now)),
@@ -349,6 +410,14 @@ impl Publisher {
             reporting_instance: Some(self.instance.clone()),
             ..Event::default()
         }
+    }
+}
+
+/// Returns the message of the event that reports `note`.
+fn message(note: &Note, key: &EventKey) -> String {
+    match &key.message {
+        Some(message) => message.clone(),
+        None => truncated(format!("{COMBINED}{}", note.message)),
     }
 }
 
@@ -369,27 +438,69 @@ mod tests {
         }
     }
 
+    /// Decides about a note, and records the event as sent. Returns `+` for a new event, otherwise
+    /// the count, and `c` for a combined event; `-` if the event is dropped.
+    fn decide(memory: &mut Memory, note: &Note, now: Instant) -> String {
+        let (key, name, count, shown) = match memory.decide(note, now) {
+            Action::RateLimited => return "-".to_owned(),
+            Action::Create(key) => (key, "e".to_owned(), 1, "+".to_owned()),
+            Action::Increment { key, name, count } => (key, name, count, count.to_string()),
+        };
+        let is_combined = key.message.is_none();
+        memory.sent(key, name, count, now);
+        format!("{shown}{}", if is_combined { "c" } else { "" })
+    }
+
     #[test]
     fn repeated_event_increments_the_count() {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         let now = || Clock::Manual(clock.clone()).instant();
         let mut memory = Memory::default();
         let first = note("u", "m");
-        assert_eq!(memory.decide(&first, now()), Action::Create);
-        memory.sent(&first, "u.1".to_owned(), 1, now());
-        let again = Action::Increment {
-            name: "u.1".to_owned(),
-            count: 2,
-        };
-        assert_eq!(memory.decide(&first, now()), again);
-        assert_eq!(
-            memory.decide(&note("u", "other"), now()),
-            Action::Create,
-            "a different message is a different event"
-        );
-        assert_eq!(memory.decide(&note("v", "m"), now()), Action::Create);
+        assert_eq!(decide(&mut memory, &first, now()), "+");
+        assert_eq!(decide(&mut memory, &first, now()), "2");
+        let other = note("u", "other");
+        assert_eq!(decide(&mut memory, &other, now()), "+", "another message");
+        assert_eq!(decide(&mut memory, &note("v", "m"), now()), "+", "another object");
+        clock.advance(DEDUPLICATION_WINDOW - Duration::from_millis(1));
+        assert_eq!(decide(&mut memory, &first, now()), "3");
         clock.advance(DEDUPLICATION_WINDOW);
-        assert_eq!(memory.decide(&first, now()), Action::Create);
+        assert_eq!(decide(&mut memory, &first, now()), "+");
+    }
+
+    /// client-go combines the events of one object and reason from the tenth message within ten
+    /// minutes on (`defaultAggregateMaxEvents`, `defaultAggregateIntervalInSeconds`).
+    #[test]
+    fn tenth_message_of_one_reason_starts_a_combined_event() {
+        let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let now = || Clock::Manual(clock.clone()).instant();
+        let mut memory = Memory::default();
+        let numbered = |number: usize| note("u", &format!("created replica {number}"));
+        let decided: Vec<_> = (1..=12)
+            .map(|n| decide(&mut memory, &numbered(n), now()))
+            .collect();
+        assert_eq!(decided.join(" "), "+ + + + + + + + + +c 2c 3c");
+        assert_eq!(decide(&mut memory, &numbered(1), now()), "2", "its event exists");
+        let reason = Note {
+            reason: "Stopped".to_owned(),
+            ..numbered(20)
+        };
+        assert_eq!(decide(&mut memory, &reason, now()), "+", "another reason");
+        clock.advance(DEDUPLICATION_WINDOW);
+        assert_eq!(decide(&mut memory, &numbered(30), now()), "+");
+    }
+
+    #[test]
+    fn combined_event_has_the_newest_message() {
+        let (newest, similar) = (note("u", "created replica 12"), note("u", "").similar());
+        let key = EventKey {
+            similar,
+            message: None,
+        };
+        let expect = "(combined from similar events): created replica 12";
+        assert_eq!(message(&newest, &key), expect);
+        let long = note("u", &"x".repeat(MAX_MESSAGE_BYTES));
+        assert!(message(&long, &key).len() <= MAX_MESSAGE_BYTES);
     }
 
     #[test]
@@ -397,19 +508,30 @@ mod tests {
         let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
         let now = || Clock::Manual(clock.clone()).instant();
         let mut memory = Memory::default();
-        for n in 0..BURST {
-            assert_eq!(memory.decide(&note("u", &n.to_string()), now()), Action::Create);
+        for _ in 0..BURST {
+            assert_ne!(decide(&mut memory, &note("u", "x"), now()), "-");
         }
-        assert_eq!(memory.decide(&note("u", "x"), now()), Action::RateLimited);
-        assert_eq!(memory.decide(&note("v", "x"), now()), Action::Create);
+        assert_eq!(decide(&mut memory, &note("u", "x"), now()), "-");
+        assert_eq!(decide(&mut memory, &note("v", "x"), now()), "+");
         let warning = Note {
             kind: EventType::Warning,
             ..note("u", "x")
         };
-        assert_eq!(memory.decide(&warning, now()), Action::Create);
+        assert_eq!(decide(&mut memory, &warning, now()), "+");
         clock.advance(REFILL);
-        assert_eq!(memory.decide(&note("u", "y"), now()), Action::Create);
-        assert_eq!(memory.decide(&note("u", "z"), now()), Action::RateLimited);
+        assert_ne!(decide(&mut memory, &note("u", "y"), now()), "-");
+        assert_eq!(decide(&mut memory, &note("u", "z"), now()), "-");
+    }
+
+    #[test]
+    fn full_memory_is_cleared() {
+        let clock = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let now = Clock::Manual(clock.clone()).instant();
+        let mut memory = Memory::default();
+        for number in 0..=MAX_REMEMBERED {
+            assert_eq!(decide(&mut memory, &note(&number.to_string(), "m"), now), "+");
+        }
+        assert!(memory.events.len() <= MAX_REMEMBERED);
     }
 
     #[test]

@@ -18,8 +18,11 @@ pub const FIELD_MANAGER: &str = "rooflet";
 pub async fn patch_status<K>(api: &Api<K>, object: &K, status: &K::Status) -> Result<Option<K>, ApiError>
 where
     K: Resource + HasStatus + Clone + DeserializeOwned + Debug,
-    K::Status: Serialize,
+    K::Status: Serialize + PartialEq,
 {
+    if object.status() == Some(status) {
+        return Ok(None);
+    }
     let value = |status: &K::Status| serde_json::to_value(status).expect("a status has only string keys");
     let before = object.status().map_or(Value::Null, value);
     let Some(change) = merge_diff(&before, &value(status)) else {

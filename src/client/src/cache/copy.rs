@@ -256,26 +256,43 @@ impl<K: CachedKind> LocalCopy<K> {
             watcher::Event::InitDone => self.finish_list(),
             watcher::Event::Apply(object) => {
                 let (key, delivered) = (ObjectKey::of(&object), version(&object));
+                let before = self.get(&key).cloned();
                 let is_delivered = |write: &Write<K>| {
                     write.is_delivered(delivered) || write.object.is_none() && !has_uid(&object, &write.uid)
                 };
                 if self.writes.get(&key).is_some_and(is_delivered) {
                     self.writes.remove(&key);
                 }
-                self.delivered.insert(key.clone(), shared(object));
-                vec![key]
+                // Readers have the delivered own write already, so its `Arc` stays.
+                let own = before
+                    .clone()
+                    .filter(|own| is_same_version(own.as_ref(), &object));
+                let object = own.unwrap_or_else(|| shared(object));
+                self.delivered.insert(key.clone(), object);
+                self.changed_since(before.as_ref(), key)
             }
             watcher::Event::Delete(object) => {
                 let key = ObjectKey::of(&object);
+                let before = self.get(&key).cloned();
                 let uid = object.uid().unwrap_or_default();
                 if self.writes.get(&key).is_some_and(|write| write.uid == uid) {
                     self.writes.remove(&key);
                 }
                 self.delivered.remove(&key);
                 self.remember_gone(uid, version(&object));
-                vec![key]
+                self.changed_since(before.as_ref(), key)
             }
         }
+    }
+
+    /// Returns the key if readers get another object than `before`.
+    fn changed_since(&self, before: Option<&Arc<K>>, key: ObjectKey) -> Vec<ObjectKey> {
+        let is_same = match (before, self.get(&key)) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if is_same { Vec::new() } else { vec![key] }
     }
 
     /// Replaces the objects by those of the finished list.
