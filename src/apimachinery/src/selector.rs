@@ -526,6 +526,12 @@ impl FieldSelector {
             .map(|term| term.value.as_str())
     }
 
+    /// Returns the fields for which the selector requires a value, with the value.
+    pub fn exact_terms(&self) -> impl Iterator<Item = (&str, &str)> {
+        let exact = self.terms.iter().filter(|term| !term.differs);
+        exact.map(|term| (term.field.as_str(), term.value.as_str()))
+    }
+
     /// Returns values that the JSON of a selected object contains, unless a value is a default or computed.
     pub fn required_texts(&self) -> impl Iterator<Item = &str> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);

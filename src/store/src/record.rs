@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -20,6 +20,13 @@ pub struct Record {
     /// Place of the excerpt in `value`. Values are smaller than 4 GiB.
     excerpt: Range<u32>,
     parser: Arc<Parser>,
+    field: OnceLock<Box<FieldValue>>,
+}
+
+/// Value of a field of a record.
+struct FieldValue {
+    name: Box<str>,
+    value: Box<str>,
 }
 
 impl Record {
@@ -38,6 +45,7 @@ impl Record {
             created,
             modified,
             parser: Arc::clone(parser),
+            field: OnceLock::new(),
         })
     }
 
@@ -58,6 +66,21 @@ impl Record {
     pub fn json(&self) -> Arc<Value> {
         let parsed = self.parser.parse(&self.value);
         parsed.expect("committed values are valid JSON")
+    }
+
+    /// Returns whether `read` returns `expected` for the parsed value. `name` identifies `read`. The
+    /// record keeps the value of the first name: one of hundreds of watches by the same field parses
+    /// the record.
+    pub fn has_field(&self, name: &str, expected: &str, read: impl FnOnce(&Value) -> String) -> bool {
+        if let Some(known) = self.field.get().filter(|known| *known.name == *name) {
+            return *known.value == *expected;
+        }
+        let value = read(&self.json()).into_boxed_str();
+        let is_equal = *value == *expected;
+        let name = name.into();
+        // The record keeps another field already, or another thread was faster.
+        drop(self.field.set(Box::new(FieldValue { name, value })));
+        is_equal
     }
 }
 
@@ -102,5 +125,31 @@ impl Event {
             EventKind::Created | EventKind::Modified => Some(&self.record),
             EventKind::Deleted => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn first_field_is_read_once() {
+        let value = Bytes::from_static(br#"{"node": "a", "zone": "b"}"#);
+        let record = Record::for_tests(Key::new("/k/1"), value);
+        let reads = Cell::new(0);
+        let has = |name: &str, expected: &str| {
+            record.has_field(name, expected, |value| {
+                reads.set(reads.get() + 1);
+                value[name].as_str().unwrap_or_default().to_owned()
+            })
+        };
+        assert!(has("node", "a"));
+        assert!((0..200).all(|other| !has("node", &other.to_string())));
+        assert_eq!(reads.get(), 1);
+        assert!(has("zone", "b") && !has("zone", "a"));
+        assert_eq!(reads.get(), 3, "only one field is kept");
+        assert!(has("node", "a"));
     }
 }

@@ -155,7 +155,7 @@ fn filter(request: &WatchRequest) -> Option<EventFilter> {
     let (resource, selection) = (request.resource.clone(), request.selection.clone());
     // The watch itself converts objects of other versions, which takes longer.
     let may_match =
-        move |record: &Record| !resource.is_verbatim(record) || selection.matches(&resource, record);
+        move |record: &Record| !resource.is_verbatim(record) || selection.may_match(&resource, record);
     Some(Box::new(move |event| {
         may_match(&event.record) || event.previous.as_deref().is_some_and(&may_match)
     }))

@@ -2,6 +2,8 @@
 
 use std::cell::LazyCell;
 
+use serde_json::Value;
+
 use crate::registry::resource::Resource;
 use crate::status::ApiError;
 use rooflet_apimachinery::selector::{FieldSelector, LabelSelector};
@@ -88,6 +90,28 @@ impl Selection {
                     .into_owned()
             }
         })
+    }
+
+    /// Like [`Selection::matches`], for one of many watches that check the same record in the form in
+    /// which it is stored: a record is parsed once for all watches. May return true for an object that is
+    /// not selected.
+    pub(crate) fn may_match(&self, resource: &Resource, record: &Record) -> bool {
+        let (_, name) = resource.namespace_and_name(&record.key);
+        if self.name.as_deref().is_some_and(|selected| selected != name) {
+            return false;
+        }
+        if resource.custom().is_none() {
+            return self.matches(resource, record);
+        }
+        let mut required = self.fields.exact_terms();
+        let has_fields = required.all(|(field, value)| {
+            let read = |stored: &Value| {
+                let found = resource.selectable_field(stored, field);
+                found.unwrap_or_default().into_owned()
+            };
+            field.starts_with("metadata.") || record.has_field(field, value, read)
+        });
+        has_fields && (self.labels.is_empty() || self.matches(resource, record))
     }
 
     /// Returns true if the stored text already shows that the object is not selected by its fields. Most
