@@ -22,8 +22,8 @@ pub struct WorkerStatus {
     pub memory: EngineMemory,
     pub requests: RequestCounts,
     pub measured: MeasuredSpeed,
-    /// True if the engine makes no progress: its current step takes several times as long as the
-    /// previous steps predict.
+    /// True if the engine makes no progress: its thread has ended, or its current step takes several
+    /// times as long as the previous steps predict.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stalled: bool,
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use camino::Utf8PathBuf;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
@@ -18,7 +18,7 @@ use super::lease::NodeLease;
 use super::probe::ProbeState;
 use super::probe_record::ProbeRecord;
 use super::quiet_hours::QuietHours;
-use super::status::node_status;
+use super::status::{differs_in_use_only, node_status};
 use super::wired::WiredWatch;
 use crate::config::SimulatedMachine;
 use crate::reports::Reports;
@@ -33,6 +33,13 @@ use rooflet_host::{Host, Identity};
 
 /// Interval after which the status is computed although nothing has changed.
 const RESYNC: Duration = Duration::from_secs(30);
+
+/// Minimum time between two computations of the status because of changes.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+
+/// Delay of a status that differs only in the use of the node by its replicas. The steps of a start,
+/// and the starts of several replicas, then cause one write.
+const USE_DELAY: Duration = Duration::from_secs(1);
 
 /// Delay before a deleted FleetNode is created again: the deletion revokes the certificate of a
 /// joined node within this time.
@@ -71,6 +78,7 @@ impl NodeReporter {
         let mut changed_rx = self.changes.subscribe();
         let mut attempts = Attempts::new("reporting the node");
         let mut was_registered = false;
+        let mut delayed_since = None;
         // Before the first sync pass, the models of this node are unknown. An empty list would
         // claim that it has none.
         tokio::select! {
@@ -98,13 +106,13 @@ impl NodeReporter {
             self.probe_rx.mark_unchanged();
             let outcome = tokio::select! {
                 () = stop.cancelled() => return,
-                outcome = self.write(false) => outcome,
+                outcome = self.write(false, &mut delayed_since) => outcome,
             };
             was_registered = self.cache.get(None, &self.name).is_some();
             let wait = match outcome {
-                Ok(()) => {
+                Ok(delay) => {
                     attempts.succeeded();
-                    RESYNC
+                    delay.unwrap_or(RESYNC)
                 }
                 Err(err @ (ApiError::Conflict(_) | ApiError::AlreadyExists(_))) => attempts.failed(&err),
                 Err(err) => {
@@ -118,26 +126,36 @@ impl NodeReporter {
             };
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = tokio::time::sleep(MIN_PERIOD.min(wait)) => {}
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
                 _ = changed_rx.changed() => {}
                 _ = self.reports_rx.changed() => {}
                 // The channel of a machine that is never probed is closed, which disables this
                 // branch.
                 Ok(()) = self.probe_rx.changed() => {}
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(wait.saturating_sub(MIN_PERIOD)) => {}
             }
         }
     }
 
     /// Reports that the agent stops, so that the node becomes not ready before its Lease expires.
     pub(crate) async fn report_stopping(&self) -> Result<(), ApiError> {
-        self.write(true).await
+        self.write(true, &mut None).await.map(drop)
     }
 
-    async fn write(&self, stopping: bool) -> Result<(), ApiError> {
+    /// Writes the status if it differs. Returns the time until a delayed write is due.
+    /// `delayed_since` is the time of the first difference that is not written.
+    async fn write(
+        &self,
+        stopping: bool,
+        delayed_since: &mut Option<Instant>,
+    ) -> Result<Option<Duration>, ApiError> {
         let api: Api<FleetNode> = Api::all(self.client.clone());
         let node = match self.cache.get(None, &self.name) {
             Some(node) => node,
-            None if stopping => return Ok(()),
+            None if stopping => return Ok(None),
             None => {
                 let params = PostParams {
                     field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -182,11 +200,20 @@ impl NodeReporter {
             stopping,
         };
         let status = node_status(&facts, &previous, self.clock.now());
+        if !stopping && differs_in_use_only(&previous, &status) {
+            let now = self.clock.instant();
+            let since = *delayed_since.get_or_insert(now);
+            let left = USE_DELAY.saturating_sub(now - since);
+            if !left.is_zero() {
+                return Ok(Some(left));
+            }
+        }
+        *delayed_since = None;
         if let Some(written) = patch_status(&api, node.as_ref(), &status).await? {
             self.publish_events(&written, &previous, &status);
             self.cache.wrote(written);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns the wired memory that was not freed after the last worker exited.

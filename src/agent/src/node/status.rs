@@ -106,6 +106,22 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
     next
 }
 
+/// Returns whether the statuses differ, and only in the replicas of the node and in what they leave
+/// free.
+pub(super) fn differs_in_use_only(previous: &FleetNodeStatus, next: &FleetNodeStatus) -> bool {
+    let with_use = FleetNodeStatus {
+        summary: NodeSummary {
+            free_memory: next.summary.free_memory.clone(),
+            free_bandwidth: next.summary.free_bandwidth.clone(),
+            ..previous.summary.clone()
+        },
+        replicas: next.replicas,
+        replica_names: next.replica_names.clone(),
+        ..previous.clone()
+    };
+    previous != next && with_use == *next
+}
+
 /// Formats `MEASURED/DATASHEET` without spaces, so that a column of `kubectl get` stays one word.
 fn measured_of_spec(measured: Option<BytesPerSecond>, spec: Option<BytesPerSecond>) -> String {
     match (measured.map(gigabytes_per_second), spec.map(gigabytes_per_second)) {
@@ -240,6 +256,26 @@ mod tests {
         let disk = (status.capacity.disk, status.allocatable.disk);
         assert_eq!(disk, (Some("512Gi".to_owned()), Some("97Gi".to_owned())));
         assert_eq!((status.speed, status.probe), (None, None));
+    }
+
+    #[test]
+    fn replicas_and_free_memory_are_use_and_conditions_are_not() {
+        let status = check(
+            |_| {},
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+        );
+        assert!(!differs_in_use_only(&status, &status));
+        let mut used = status.clone();
+        used.replicas = 1;
+        used.replica_names = vec!["default/guide-1".to_owned()];
+        used.summary.free_memory = "10.2Gi".to_owned();
+        used.summary.free_bandwidth = "90GB/s".to_owned();
+        assert!(differs_in_use_only(&status, &used));
+        used.conditions[0].status = "False".to_owned();
+        assert!(!differs_in_use_only(&status, &used));
+        let mut smaller = status.clone();
+        smaller.allocatable.memory = "8Gi".to_owned();
+        assert!(!differs_in_use_only(&status, &smaller));
     }
 
     #[test]

@@ -120,7 +120,12 @@ pub fn replica_status(
         Step::Start(start) | Step::Pull(start) => next.admission = Some(start.admission.as_ref().clone()),
         Step::Refuse(refusal) if is_still_in_use(refusal, previous) => {}
         Step::Refuse(refusal) => next.admission = refusal.admission.as_deref().cloned(),
-        Step::Keep => next.admission = facts.running_admission.cloned().or(next.admission),
+        Step::Keep => {
+            let current = facts
+                .running_admission
+                .map(|current| settled(current, previous.admission.as_ref()));
+            next.admission = current.or(next.admission);
+        }
         Step::Stop(_) | Step::AwaitStop | Step::Wait(_) | Step::Release => {}
     }
     let mut conditions = match facts.step {
@@ -167,6 +172,29 @@ pub fn replica_status(
     set(condition_type::LOADED, conditions.loaded);
     set(condition_type::READY, conditions.ready);
     next
+}
+
+/// Returns the admission status to report for a running replica. The resources that are free change
+/// with every other replica of the node, so these figures change only together with another one.
+/// Otherwise each start would write the statuses of all replicas on the node.
+fn settled(current: &AdmissionStatus, previous: Option<&AdmissionStatus>) -> AdmissionStatus {
+    let mut settled = current.clone();
+    let Some(previous) = previous else {
+        return settled;
+    };
+    settled.memory.free_bytes = previous.memory.free_bytes;
+    settled.free_chip_time_percent = previous.free_chip_time_percent;
+    if let (Some(context), Some(before)) = (&mut settled.context, &previous.context) {
+        context.fits_tokens = before.fits_tokens;
+    }
+    if let (Some(disk), Some(before)) = (&mut settled.disk, &previous.disk) {
+        (disk.limit_bytes, disk.free_bytes) = (before.limit_bytes, before.free_bytes);
+    }
+    if settled == *previous {
+        settled
+    } else {
+        current.clone()
+    }
 }
 
 fn running(facts: &Facts<'_>, admission: Option<&AdmissionStatus>) -> ReplicaConditions {

@@ -310,6 +310,33 @@ fn overcommitted_and_overridden_admission_is_reported() {
     assert_eq!(history.status.conditions[1].reason, "Fits");
 }
 
+/// Otherwise, each start on a node would write the statuses of all its replicas.
+#[test]
+fn free_resources_change_only_together_with_another_figure() {
+    let admission = |free_bytes: u64, chip_time_percent: f64| {
+        let mut admission = AdmissionStatus {
+            admitted: true,
+            chip_time_percent,
+            free_chip_time_percent: free_bytes as f64,
+            ..AdmissionStatus::default()
+        };
+        admission.memory.free_bytes = free_bytes;
+        admission.context.get_or_insert_default().fits_tokens = u32::try_from(free_bytes).ok();
+        Some(admission)
+    };
+    let mut history = ReplicaHistory::new();
+    let ready = || Some(worker(WorkerPhase::Ready));
+    history.running_admission = admission(8, 20.0);
+    history.check(&Step::Keep, ready(), "Ready +++++ [Admitted Loaded Ready]");
+    let before = history.status.clone();
+    history.running_admission = admission(7, 20.0);
+    history.check(&Step::Keep, ready(), "Ready +++++ []");
+    assert_eq!(history.status, before, "a neighbour has started");
+    history.running_admission = admission(6, 30.0);
+    history.check(&Step::Keep, ready(), "Ready +++++ []");
+    assert_eq!(history.status.admission, admission(6, 30.0));
+}
+
 #[test]
 fn stalled_worker_is_not_ready_until_it_makes_progress() {
     let mut history = ReplicaHistory::new();

@@ -43,6 +43,10 @@ use rooflet_roofline::memory::{NodeMemory, allocatable};
 /// Interval of passes without changes.
 const RESYNC: Duration = Duration::from_secs(10);
 
+/// Minimum time between the starts of two passes because of changes. Each pass computes all replicas of
+/// the node, and the steps of one start cause several changes within milliseconds.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+
 /// Replica of the API server that does not run because a manifest defines a replica with the same
 /// key.
 #[derive(Debug)]
@@ -124,17 +128,23 @@ impl SyncLoop {
                 return;
             }
             changed_rx.mark_unchanged();
+            let began = self.clock.instant();
             let deadline = self.pass(stopping);
             if stopping && self.workers.is_idle() {
                 return;
             }
             let wait = deadline.map_or(RESYNC, |at| until(self.clock.now(), at).min(RESYNC));
+            let pause = MIN_PERIOD.saturating_sub(self.clock.instant() - began);
+            let changed = async {
+                tokio::time::sleep(pause).await;
+                changed_rx.changed().await
+            };
             tokio::select! {
                 () = stop.cancelled(), if !stopping => {
                     info!("stopping the workers");
                     self.workers.shorten_grace();
                 }
-                _ = changed_rx.changed() => {}
+                _ = changed => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }

@@ -25,6 +25,10 @@ use rooflet_proxy::{Proxy, Upstream};
 /// Poll interval until the worker is ready and while it makes no progress, and afterwards.
 const SHORT_PERIOD: Duration = Duration::from_millis(200);
 const LONG_PERIOD: Duration = Duration::from_secs(2);
+/// Poll interval of a worker that starts, as a part of the time since its start, and its maximum. A
+/// start of minutes needs no five polls per second.
+const START_PART: u32 = 20;
+const MAX_START_PERIOD: Duration = Duration::from_millis(500);
 
 /// Timeout of one poll.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -104,7 +108,8 @@ impl Monitor {
 
     async fn poll(&self, state_tx: &watch::Sender<MonitorState>) {
         let (clock, proxy, upstream) = (&self.clock, &self.proxy, &self.upstream);
-        let mut history = PollHistory::new(clock.instant());
+        let began = clock.instant();
+        let mut history = PollHistory::new(began);
         let mut golden_state = match self.golden {
             Some(_) => GoldenState::Pending,
             None => GoldenState::Passed,
@@ -132,8 +137,7 @@ impl Monitor {
             let poll = match &status {
                 None => Poll::Unanswered,
                 Some(status) if status.stalled => Poll::Stalled,
-                Some(_) if is_healthy(proxy, upstream).await => Poll::Progressing,
-                Some(_) => Poll::Stalled,
+                Some(_) => Poll::Progressing,
             };
             let liveness = history.add(poll, clock.instant());
             let mut matters = false;
@@ -151,9 +155,10 @@ impl Monitor {
                 self.changes.mark();
             }
             let is_ready = state_tx.latest().phase() == Some(WorkerPhase::Ready);
-            let period = match is_ready && poll == Poll::Progressing {
-                true => LONG_PERIOD,
-                false => SHORT_PERIOD,
+            let period = match (is_ready, poll == Poll::Progressing) {
+                (true, true) => LONG_PERIOD,
+                (true, false) => SHORT_PERIOD,
+                (false, _) => start_period(clock.instant() - began),
             };
             tokio::select! {
                 () = tokio::time::sleep(period) => {}
@@ -179,13 +184,9 @@ impl Monitor {
     }
 }
 
-async fn is_healthy(proxy: &Proxy, upstream: &Upstream) -> bool {
-    let request = get(proxy, upstream, Request::get("/health"));
-    tokio::time::timeout(ANSWER_TIMEOUT, request)
-        .await
-        .ok()
-        .flatten()
-        .is_some()
+/// Returns the poll interval of a worker that was started this long ago and is not ready.
+fn start_period(since_start: Duration) -> Duration {
+    (since_start / START_PART).clamp(SHORT_PERIOD, MAX_START_PERIOD)
 }
 
 /// Returns the response if its status is a success.
@@ -194,4 +195,18 @@ async fn get(proxy: &Proxy, upstream: &Upstream, request: Builder) -> Option<htt
     let path = request.uri().path_and_query()?.clone();
     let response = proxy.forward(request, upstream, &path).await.ok()?;
     response.status().is_success().then_some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn poll_interval_of_a_start_grows_with_its_duration_up_to_a_maximum() {
+        let period = |seconds| start_period(Duration::from_secs(seconds));
+        assert_eq!(period(0), SHORT_PERIOD);
+        assert_eq!(period(4), SHORT_PERIOD);
+        assert_eq!(period(8), 2 * SHORT_PERIOD);
+        assert_eq!(period(600), MAX_START_PERIOD);
+    }
 }

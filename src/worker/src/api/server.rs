@@ -130,7 +130,7 @@ async fn status(State(app): State<Arc<App>>, headers: HeaderMap) -> Json<WorkerS
         memory: state.memory(),
         requests: state.requests(),
         measured: state.measured(),
-        stalled: state.is_stalled(),
+        stalled: !app.engine.is_running() || state.is_stalled(),
     })
 }
 
