@@ -6,18 +6,19 @@
 mod advice;
 pub(crate) mod binding;
 pub(crate) mod candidate;
+mod confirmations;
 mod settling;
 mod writes;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::executor::Executor;
+use super::executor::{Executor, find};
 use super::fleet::{name, object_key};
 use super::intent::{Intent, Snapshot, Version};
 use super::runtime::{PassStatus, Reconciler};
@@ -37,6 +38,7 @@ const MAX_NAMED: usize = 5;
 use advice::Advice;
 pub use binding::bound_status;
 use candidate::{Unplaced, is_unconfirmed, is_unscheduled, revision};
+use confirmations::Confirmations;
 pub use settling::Settling;
 #[cfg(test)]
 pub(crate) use settling::are_replicas_missing;
@@ -231,6 +233,7 @@ pub(super) struct Binder {
     /// Replicas whose binding write failed. The server may have executed the write, so the binder
     /// reads these replicas before its next decisions.
     unclear: Vec<Version>,
+    confirmations: Confirmations,
 }
 
 impl Binder {
@@ -239,6 +242,7 @@ impl Binder {
             world,
             settling: Settling::default(),
             unclear: Vec::new(),
+            confirmations: Confirmations::default(),
         }
     }
 }
@@ -272,15 +276,46 @@ impl Reconciler for Binder {
             pass.requeue(wait);
             return pass;
         }
-        if candidates.is_empty() {
+        let instant = world.clock.instant();
+        let is_late = |of: &Version| {
+            let key = ObjectKey::new(of.namespace.as_deref(), &of.name);
+            let replica = index.fleet.replicas().get(&key);
+            replica.is_some_and(|replica| {
+                replica.uid().as_deref() == Some(of.uid.as_str()) && is_unconfirmed(replica)
+            })
+        };
+        let due = self.confirmations.take_due(instant, is_late);
+        pass.requeue(self.confirmations.next_due(instant));
+        let candidates: Vec<_> = {
+            let due = due.iter().filter_map(|write| {
+                let Intent::ConfirmBinding { of, .. } = &write.intent else {
+                    return None;
+                };
+                Some(of.uid.as_str())
+            });
+            let due: HashSet<_> = due.collect();
+            let is_due = |replica: &ModelReplica| {
+                let uid = replica.metadata.uid.as_deref();
+                uid.is_some_and(|uid| due.contains(uid))
+            };
+            let is_planned = |replica: &ModelReplica| {
+                !is_unconfirmed(replica) || !is_due(replica) && !self.confirmations.contains(replica)
+            };
+            candidates
+                .into_iter()
+                .filter(|replica| is_planned(replica))
+                .collect()
+        };
+        if candidates.is_empty() && due.is_empty() {
             return pass;
         }
         let replicas: Vec<_> = candidates.iter().map(AsRef::as_ref).collect();
-        let (batches, unplaced) = index.fleet.trial(|fleet, objects| {
+        let (mut batches, unplaced) = index.fleet.trial(|fleet, objects| {
             let find = |key: &ReplicaKey| objects.get(&object_key(key)).map(AsRef::as_ref);
             let (steps, unplaced) = plan(fleet, &replicas, find, now);
             (writes::batches(steps), unplaced)
         });
+        batches.extend(due.into_iter().map(|write| vec![write]));
         index.fleet.set_unschedulable(unplaced, now);
         let victims = batches.iter().flatten().filter_map(|write| {
             let Intent::DeleteReplica { of, .. } = &write.intent else {
@@ -299,7 +334,7 @@ impl Reconciler for Binder {
         let snapshot = &snapshot;
         let executions: Vec<_> = batches
             .into_iter()
-            .map(|batch| {
+            .map(|mut batch| {
                 let (mut bound, mut reported) = (None, None);
                 for write in &batch {
                     if let Intent::Bind { of, .. } = &write.intent {
@@ -309,20 +344,29 @@ impl Reconciler for Binder {
                         reported = Some(ObjectKey::new(of.namespace.as_deref(), &of.name));
                     }
                 }
-                let execution =
-                    async move { (bound, reported, Executor::new(world, snapshot).run(batch).await) };
+                let replica = bound.as_ref().and_then(|of| find(&snapshot.replicas, of));
+                let confirmation = confirmations::split(&mut batch, replica);
+                let execution = async move {
+                    let failures = Executor::new(world, snapshot).run(batch).await;
+                    (bound, reported, confirmation, failures)
+                };
                 execution.boxed()
             })
             .collect();
         let mut executed = futures::stream::iter(executions).buffer_unordered(MAX_BINDINGS_IN_FLIGHT);
         let mut unreported = Vec::new();
-        while let Some((bound, reported, failures)) = executed.next().await {
-            if !failures.is_empty() {
+        while let Some((bound, reported, confirmation, failures)) = executed.next().await {
+            if failures.is_empty() {
+                if let Some((of, write)) = bound.zip(confirmation) {
+                    self.confirmations.add(of, write, world.clock.instant());
+                }
+            } else {
                 self.unclear.extend(bound);
                 unreported.extend(reported);
             }
             pass.record_failures(failures);
         }
+        pass.requeue(self.confirmations.next_due(world.clock.instant()));
         if !unreported.is_empty() {
             let mut index = world.index.lock().await;
             for key in unreported {

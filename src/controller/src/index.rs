@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::deployment::{Affected, DeploymentIndex, is_leaving, labelled};
+use super::deployment::{Affected, DeploymentIndex, is_leaving, labelled, refusal};
 use super::fleet::{FollowedFleet, placement};
 use super::node_lifecycle::{concerns_lifecycle, moves_to};
 use super::queue::Priority;
-use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision};
+use rooflet_api::conditions::{condition_type, is_true};
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelRevision, ReplicaPhase};
 use rooflet_client::{Change, ObjectKey};
 
 /// Objects by their relations; see the module documentation.
@@ -101,9 +102,15 @@ impl Index {
             return;
         };
         let was_missing = self.deployments.are_replicas_missing();
-        effects.add(self.deployments.set_replica(key, object.as_ref()));
-        effects.binder |= was_missing && !self.deployments.are_replicas_missing();
         let (old, new) = (before.as_deref(), object.as_deref());
+        let affected = self.deployments.set_replica(key, object.as_ref());
+        let priority = match old.map(milestone) == new.map(milestone) {
+            true => Priority::Progress,
+            false => Priority::Dependent,
+        };
+        let affected = affected.into_keys().map(|deployment| (deployment, priority));
+        effects.add(affected.collect());
+        effects.binder |= was_missing && !self.deployments.are_replicas_missing();
         let node = |replica: Option<&ModelReplica>| replica.and_then(|one| one.spec.node_name.clone());
         let (left, entered) = (node(old), node(new));
         if left != entered {
@@ -151,6 +158,22 @@ impl Index {
         let deployments = replicas.filter_map(|replica| labelled(replica.as_ref()));
         effects.add(deployments.map(|deployment| (deployment, priority)).collect());
     }
+}
+
+/// Returns the facts about a replica after whose change its deployment must act. All others are steps
+/// of a start.
+fn milestone(replica: &ModelReplica) -> impl PartialEq {
+    let status = replica.status.as_ref();
+    let conditions = status.map_or(&[][..], |status| &status.conditions);
+    let meta = &replica.metadata;
+    (
+        (&meta.uid, &meta.labels, &meta.owner_references, &meta.annotations),
+        meta.deletion_timestamp.is_some(),
+        is_true(conditions, condition_type::READY),
+        is_leaving(replica),
+        refusal(replica).is_some(),
+        status.map(|status| (status.phase == ReplicaPhase::Failed, status.restarts)),
+    )
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rooflet_client::ObjectKey;
 /// Number of taken keys after which the queue serves the lower priorities first, so that a storm of
 /// user changes never stops other work.
 const TURN: u64 = 4;
-const PRIORITIES: usize = 4;
+const PRIORITIES: usize = 5;
 
 /// Order in which keys are taken; the first one is the most urgent. Keys of one priority are taken
 /// in the order in which they were added.
@@ -23,14 +23,28 @@ pub(crate) enum Priority {
     Created,
     /// An object that belongs to the key changed.
     Dependent,
+    /// A replica of the key came closer to being ready, which changes messages only.
+    Progress,
     /// Nothing that belongs to the key changed.
     Resync,
 }
 
 impl Priority {
-    const ALL: [Self; PRIORITIES] = [Self::Changed, Self::Created, Self::Dependent, Self::Resync];
+    const ALL: [Self; PRIORITIES] = [
+        Self::Changed,
+        Self::Created,
+        Self::Dependent,
+        Self::Progress,
+        Self::Resync,
+    ];
     /// Order of every [`TURN`]th taken key.
-    const LOW_FIRST: [Self; PRIORITIES] = [Self::Dependent, Self::Resync, Self::Changed, Self::Created];
+    const LOW_FIRST: [Self; PRIORITIES] = [
+        Self::Dependent,
+        Self::Progress,
+        Self::Resync,
+        Self::Changed,
+        Self::Created,
+    ];
 }
 
 /// Queue of keys; see the module documentation.
@@ -86,6 +100,13 @@ impl WorkQueue {
         self.delayed.first().map(|(at, _)| *at)
     }
 
+    /// Returns the first key that a user changed, for workers that are reserved for user changes. The
+    /// caller processes it and calls [`WorkQueue::finish`].
+    pub(crate) fn take_changed(&mut self) -> Option<ObjectKey> {
+        let (_, key) = self.lanes[Priority::Changed as usize].pop_first()?;
+        Some(self.activate(key))
+    }
+
     /// Returns the most urgent key. The caller processes it and calls [`WorkQueue::finish`].
     pub(crate) fn take(&mut self, now: Instant) -> Option<ObjectKey> {
         while let Some((at, _)) = self.delayed.first()
@@ -103,13 +124,18 @@ impl WorkQueue {
             .into_iter()
             .find_map(|priority| self.lanes[priority as usize].pop_first())?;
         self.taken += 1;
+        Some(self.activate(key))
+    }
+
+    /// Moves a key from its lane to the active keys.
+    fn activate(&mut self, key: ObjectKey) -> ObjectKey {
         self.queued.remove(&key);
         // The pass covers all changes up to now, including the delayed ones.
         if let Some(at) = self.due.remove(&key) {
             self.delayed.remove(&(at, key.clone()));
         }
         self.active.insert(key.clone());
-        Some(key)
+        key
     }
 
     /// Records that a worker has processed the key.
@@ -167,6 +193,21 @@ mod tests {
         }
         let first: Vec<_> = (0..TURN).filter_map(|_| queue.take(now)).collect();
         assert!(first.contains(&key("dependent")), "{first:?}");
+    }
+
+    #[test]
+    fn reserved_workers_take_user_changes_only() {
+        let now = Clock::System.instant();
+        let mut queue = WorkQueue::default();
+        queue.add(key("created"), Priority::Created);
+        queue.add(key("changed"), Priority::Changed);
+        assert_eq!(queue.take_changed(), Some(key("changed")));
+        assert_eq!(queue.take_changed(), None);
+        queue.add(key("changed"), Priority::Changed);
+        assert_eq!(queue.take_changed(), None, "no two workers process one key");
+        queue.finish(&key("changed"));
+        assert_eq!(queue.take_changed(), Some(key("changed")));
+        assert_eq!(drain(&mut queue, now), "created");
     }
 
     #[test]

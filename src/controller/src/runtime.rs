@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -21,6 +21,11 @@ use super::shared::SharedQueue;
 /// Maximum number of objects that one keyed reconciler processes at the same time. Each waits for
 /// the API server most of the time.
 const WORKERS: usize = 16;
+
+/// Number of further objects that one keyed reconciler processes at the same time if a user changed
+/// them. A user change then never waits for passes that wait for the API server.
+const WORKERS_FOR_CHANGES: usize = 4;
+const ALL_WORKERS: usize = WORKERS + WORKERS_FOR_CHANGES;
 
 /// Reconciler of one object per pass.
 pub(super) trait KeyedReconciler: Send + Sync + 'static {
@@ -121,6 +126,15 @@ impl ControllerMetrics {
     }
 }
 
+/// Returns the next key of the queue if a worker is free while `running` keys are processed.
+fn take(queue: &SharedQueue, running: usize, now: Instant) -> Option<ObjectKey> {
+    match running {
+        0..WORKERS => queue.lock().take(now),
+        WORKERS..ALL_WORKERS => queue.lock().take_changed(),
+        ALL_WORKERS.. => None,
+    }
+}
+
 /// Processes the keys of the queue until `stop`, and then finishes the current passes.
 pub(super) async fn run_keyed<R: KeyedReconciler>(
     reconciler: R,
@@ -144,9 +158,8 @@ pub(super) async fn run_keyed<R: KeyedReconciler>(
     let mut running = FuturesUnordered::new();
     let mut attempts: HashMap<ObjectKey, Attempts> = HashMap::new();
     loop {
-        while running.len() < WORKERS
-            && !stop.is_cancelled()
-            && let Some(key) = queue.lock().take(clock.instant())
+        while !stop.is_cancelled()
+            && let Some(key) = take(&queue, running.len(), clock.instant())
         {
             running.push(pass(key));
         }
@@ -231,5 +244,31 @@ pub(super) async fn run<R: Reconciler>(
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Priority;
+
+    #[test]
+    fn user_change_is_processed_while_all_other_workers_wait() {
+        let (queue, now) = (SharedQueue::default(), Clock::System.instant());
+        let key = |name: &str| ObjectKey::new(Some("default"), name);
+        for number in 0..2 * WORKERS {
+            queue.add(key(&format!("storm-{number}")), Priority::Created);
+        }
+        let started = (0..).map_while(|running| take(&queue, running, now)).count();
+        assert_eq!(started, WORKERS);
+        queue.add(key("scaled"), Priority::Changed);
+        assert_eq!(take(&queue, WORKERS, now), Some(key("scaled")));
+        for number in 0..WORKERS {
+            queue.add(key(&format!("changed-{number}")), Priority::Changed);
+        }
+        let started = (WORKERS + 1..)
+            .map_while(|running| take(&queue, running, now))
+            .count();
+        assert_eq!(started, WORKERS_FOR_CHANGES - 1);
     }
 }

@@ -17,9 +17,17 @@ use rooflet_client::{Cache, Changes, Feed, ObjectKey};
 /// rarely depend on other nodes than their own.
 const SWEEP_DELAY: Duration = Duration::from_secs(30);
 
+/// Delay of passes after a step of a replica's start. The steps of one start then cause one pass, and one
+/// write of the status.
+const PROGRESS_DELAY: Duration = Duration::from_millis(300);
+
 /// Delay of passes for deployments that share a node with a changed replica. Replicas that start
 /// together on a node then cause one pass.
 const NEIGHBOUR_DELAY: Duration = Duration::from_secs(2);
+
+/// Delay of these passes for complete deployments. Only the prediction in their status differs, and each
+/// of the replicas that are bound to a node one after the other would change it.
+const COMPLETE_NEIGHBOUR_DELAY: Duration = SWEEP_DELAY;
 
 /// Changes of the caches that the index has not applied.
 struct Feeds {
@@ -111,7 +119,14 @@ impl SharedIndex {
         let now = self.clock.instant();
         for (key, priority) in effects.deployments {
             match priority {
-                Priority::Resync => queue.add_at(key, now + NEIGHBOUR_DELAY),
+                Priority::Progress => queue.add_at(key, now + PROGRESS_DELAY),
+                Priority::Resync => {
+                    let delay = match index.deployments.is_unsettled(&key) {
+                        true => NEIGHBOUR_DELAY,
+                        false => COMPLETE_NEIGHBOUR_DELAY,
+                    };
+                    queue.add_at(key, now + delay);
+                }
                 Priority::Changed | Priority::Created | Priority::Dependent => queue.add(key, priority),
             }
         }

@@ -248,6 +248,11 @@ impl DeploymentIndex {
         self.unsettled.iter()
     }
 
+    /// Returns whether the deployment is not complete.
+    pub(crate) fn is_unsettled(&self, deployment: &ObjectKey) -> bool {
+        self.unsettled.contains(deployment)
+    }
+
     /// Returns the deployments whose number of replicas the autoscaler sets.
     pub(crate) fn autoscaled(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<ModelDeployment>)> {
         let keys = self.autoscaled.iter();

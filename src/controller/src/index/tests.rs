@@ -325,3 +325,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn step_of_a_start_is_less_urgent_than_a_change_of_readiness() {
+    let mut index = Index::new(0);
+    let mut apply = |phase: &str, ready: &str| {
+        let mut replica = ModelReplica::test("guide-1-x", json!({ "nodeName": "mini" }));
+        replica.metadata.labels = Some([(DEPLOYMENT_LABEL.to_owned(), "guide".to_owned())].into());
+        let condition = json!({ "type": "Ready", "status": ready, "reason": phase, "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let status = json!({ "phase": phase, "conditions": [condition] });
+        replica.status = Some(serde_json::from_value(status).expect("a status"));
+        let change = Change {
+            key: ObjectKey::of(&replica),
+            object: Some(Arc::new(replica)),
+        };
+        let mut effects = Effects::default();
+        index.apply_replica(&change, &mut effects);
+        effects
+            .deployments
+            .get(&ObjectKey::new(Some("default"), "guide"))
+            .copied()
+    };
+    assert_eq!(
+        apply("Pending", "False"),
+        Some(Priority::Dependent),
+        "a new replica"
+    );
+    assert_eq!(apply("Loading", "False"), Some(Priority::Progress));
+    assert_eq!(apply("Warming", "False"), Some(Priority::Progress));
+    assert_eq!(apply("Ready", "True"), Some(Priority::Dependent));
+    assert_eq!(apply("Failed", "False"), Some(Priority::Dependent));
+}

@@ -401,11 +401,17 @@ fn unreachable() -> Taint {
     }
 }
 
-/// Returns the time since the replica was bound, according to the condition Scheduled.
+/// Returns the time since the replica was bound, according to the condition Scheduled. A replica
+/// without a report was bound seconds ago: its agent or the binder soon writes the condition.
 fn bound_for(replica: &ModelReplica, now: Timestamp) -> Option<Duration> {
-    let conditions = &replica.status.as_ref()?.conditions;
-    let scheduled = conditions
-        .iter()
-        .find(|condition| condition.type_ == condition_type::SCHEDULED && condition.status == "True")?;
-    Some(since(now, scheduled.last_transition_time.0))
+    let conditions = replica
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.conditions);
+    let find = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
+    match find(condition_type::SCHEDULED).filter(|condition| condition.status == "True") {
+        Some(scheduled) => Some(since(now, scheduled.last_transition_time.0)),
+        None if find(condition_type::READY).is_none() => Some(Duration::ZERO),
+        None => None,
+    }
 }

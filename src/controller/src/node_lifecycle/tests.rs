@@ -97,7 +97,8 @@ fn node(line: &str) -> FleetNode {
 }
 
 /// Parses `x on=a moves=b notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS]
-/// bound=SECONDS stuck speed=TOKENS_PER_SECOND`. Replicas have been leaving and bound for SECONDS.
+/// bound=SECONDS silent stuck speed=TOKENS_PER_SECOND`. Replicas have been leaving and bound for
+/// SECONDS. The agent of a silent replica has not reported.
 fn replica(line: &str) -> ModelReplica {
     let words: Vec<_> = line.split_whitespace().collect();
     let has = |word: &str| words.contains(&word);
@@ -169,7 +170,7 @@ fn replica(line: &str) -> ModelReplica {
         "the agent of {} does not report; the replica may still run there",
         on.unwrap_or_default()
     );
-    if on.is_some() {
+    if on.is_some() && !has("silent") {
         set(condition_type::READY, truth, reason, &message, 0);
     }
     if let Some(each) = number("speed") {
@@ -437,6 +438,8 @@ fn limited_toleration_delays_the_eviction() {
     check("a battery since=60; b", tolerant, "", "", "evict(x)");
     // The replica was bound after the taint appeared.
     check("a taint since=900; b", "x on=a tolerates=60 bound=59", "", "", "");
+    // The binding is not confirmed yet.
+    check("a taint since=900; b", "x on=a silent tolerates=60", "", "", "");
     check(
         "a taint since=900; b",
         "x on=a tolerates=60 bound=60",

@@ -197,6 +197,7 @@ impl Fixture {
                 let mut status: ModelReplicaStatus = replica.status().cloned().unwrap_or_default();
                 let now = Clock::System.now();
                 for kind in [
+                    condition_type::SCHEDULED,
                     condition_type::ADMITTED,
                     condition_type::ARTIFACTS_READY,
                     condition_type::READY,

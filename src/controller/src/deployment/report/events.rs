@@ -82,6 +82,12 @@ pub(super) fn events(before: &[Condition], after: &[Condition]) -> Vec<(EventTyp
             Some((kind, now.reason.clone(), now.message.clone()))
         })
         .collect();
+    // The completed rollout of an unavailable deployment makes it available.
+    let is_complete = events.iter().any(|(_, reason, _)| reason == ROLLOUT_COMPLETE);
+    let of_availability = after.iter().find(|now| now.type_ == condition_type::AVAILABLE);
+    if let Some(available) = of_availability.filter(|now| is_complete && now.status == "True") {
+        events.retain(|(_, reason, _)| *reason != available.reason);
+    }
     // One cause may change several conditions. Each reason is reported once.
     let mut reported = BTreeSet::new();
     events.retain(|(_, reason, _)| reported.insert(reason.clone()));

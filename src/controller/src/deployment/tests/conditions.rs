@@ -405,10 +405,7 @@ fn condition_change_emits_one_event() {
     scene.step();
     assert_eq!(scene.events(), [""; 0]);
     scene.run("r1");
-    assert_eq!(
-        scene.events(),
-        ["RolloutComplete", "MinimumReplicasAvailable", "Recovered"]
-    );
+    assert_eq!(scene.events(), ["RolloutComplete", "Recovered"]);
     scene.step();
     assert_eq!(scene.events(), [""; 0]);
 }
