@@ -275,7 +275,8 @@ fn execute(command: Command) -> Result<ExitStatus, Failure> {
         Command::Bench(args) => return block_on_one(bench::run(args)),
         Command::Up(args) => block_on(up::run(args)),
         Command::Server(args) => block_on(server::run(args.run)),
-        Command::SimulatedWorker(args) => block_on(simulate::worker::run(args)),
+        // A priority applies to one thread, and a fleet has thousands of these processes.
+        Command::SimulatedWorker(args) => block_on_one(simulate::worker::run(args)),
         Command::Agent(args) => block_on(agent::run(args.run)),
         Command::Join(args) => block_on(join::run(args)),
         Command::Leave(args) => block_on(leave::run(args)),

@@ -6,6 +6,7 @@ pub(crate) mod audit_log;
 pub(crate) mod data_dir;
 mod kubeconfig;
 pub(crate) mod listeners;
+pub(crate) mod low_priority;
 #[cfg(feature = "mlx")]
 pub(crate) mod memory_budget;
 mod network_link;

@@ -5,6 +5,7 @@ pub(crate) mod machine;
 pub(crate) mod planted;
 pub(crate) mod policy;
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -293,7 +294,8 @@ impl Scenario {
                 return Err(ScenarioError::new(format!("models[{index}].slower"), message));
             }
         }
-        let schema = StructuralSchema::of_kind::<ModelDeployment>();
+        // Each of thousands of simulated workers parses a fleet without deployments.
+        let schema = LazyCell::new(StructuralSchema::of_kind::<ModelDeployment>);
         for (index, deployment) in self.deployments.iter_mut().enumerate() {
             let field = format!("deployments[{index}]");
             if let Some(what) = names::dns_subdomain(&deployment.name).into_iter().next() {

@@ -17,6 +17,7 @@ use super::Failure;
 use super::ui::duration::duration;
 use crate::node::anonymous::{AllowAnonymous, Transport};
 use crate::node::listeners::BindError;
+use crate::node::low_priority::LowPriorityRuntime;
 use crate::node::own_log;
 use crate::node::page_options::PageOptions;
 use crate::node::process_kubeconfigs;
@@ -241,8 +242,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     server::start(config, &tasks)
         .await
         .map_err(|err: StartServerError| Failure::new(err.status(), err))?;
+    let mut agents = None;
     if let Some(fleet) = &fleet {
-        simulated_fleet::start(fleet, &tasks).await?;
+        let runtime = LowPriorityRuntime::start().context("starting the threads of the simulated Macs")?;
+        let runtime = agents.insert(runtime);
+        runtime.wrap(simulated_fleet::start(fleet, &tasks)).await?;
     }
     server::wait(&tasks)
         .await
