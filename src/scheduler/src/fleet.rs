@@ -11,7 +11,7 @@ use super::request::{ReplicaKey, ReplicaRequest};
 use crate::fleet::machine::{Fits, Machines, Offer};
 use crate::fleet::node::{Claim, Copies, Load, NodeFacts, NodeState, Resident};
 use crate::placement::filter::filter;
-use crate::placement::ranking::Ranking;
+use crate::placement::ranking::{Ranking, shared};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 use rooflet_base::units::Bytes;
 
@@ -449,14 +449,15 @@ impl Fleet {
         request: &ReplicaRequest,
         read: impl FnOnce(&mut Ranking, &[NodeState], &Fits<'_>) -> T,
     ) -> T {
+        let template = shared(request);
         let found = self
             .rankings
             .iter()
-            .position(|ranking| ranking.is_for(request, self.changes.epoch));
+            .position(|ranking| ranking.is_for(&template, self.changes.epoch));
         let fits = self.machines.fits(request);
         let mut ranking = match found {
             Some(at) => self.rankings.remove(at),
-            None => Ranking::new(request, &self.nodes, &fits, &self.changes),
+            None => Ranking::new(template, request, &self.nodes, &fits, &self.changes),
         };
         ranking.catch_up(&self.nodes, &fits, &self.changes);
         let result = read(&mut ranking, &self.nodes, &fits);

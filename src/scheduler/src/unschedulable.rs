@@ -4,7 +4,7 @@ mod remedy;
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -85,6 +85,42 @@ impl Search<'_> {
     }
 }
 
+/// Groups of one class, by rank and summary.
+type Groups = BTreeMap<(u8, Cow<'static, str>), Group>;
+
+/// Groups of all classes. Thousands of nodes have few machines, so the class of a machine is looked
+/// up once.
+#[derive(Default)]
+struct Classes<'a> {
+    all: Vec<(&'a str, Groups)>,
+    by_name: BTreeMap<&'a str, usize>,
+    by_machine: HashMap<usize, usize>,
+}
+
+impl<'a> Classes<'a> {
+    fn groups_of(&mut self, node: &'a NodeState) -> &mut Groups {
+        let known = self.by_machine.get(&node.machine_id).copied();
+        let at = match known.filter(|at| self.all[*at].0 == node.class) {
+            Some(at) => at,
+            None => {
+                let at = *self.by_name.entry(&node.class).or_insert_with(|| {
+                    self.all.push((&node.class, Groups::new()));
+                    self.all.len() - 1
+                });
+                self.by_machine.insert(node.machine_id, at);
+                at
+            }
+        };
+        &mut self.all[at].1
+    }
+
+    /// Returns the classes by name.
+    fn in_order(mut self) -> impl Iterator<Item = (&'a str, Groups)> {
+        self.all.sort_by_key(|(name, _)| *name);
+        self.all.into_iter()
+    }
+}
+
 /// Nodes of one class with the same summary.
 struct Group {
     nodes: usize,
@@ -119,7 +155,7 @@ impl Unschedulable {
 
     /// Evaluates every node.
     pub(super) fn new(search: &Search<'_>) -> Self {
-        let mut classes: BTreeMap<&str, BTreeMap<(u8, Cow<'static, str>), Group>> = BTreeMap::new();
+        let mut classes = Classes::default();
         let mut cases = Cases::default();
         let objections = search.domains.map(Domains::objections);
         for (at, node) in search.nodes.iter().enumerate() {
@@ -133,7 +169,7 @@ impl Unschedulable {
             cases.add_closest(case);
             let Some(rejection) = first else { continue };
             let margin = rejection.margin();
-            let groups = classes.entry(&node.class).or_default();
+            let groups = classes.groups_of(node);
             match groups.get_mut(&(rejection.rank(), rejection.summary())) {
                 None => {
                     let key = (rejection.rank(), rejection.summary());
@@ -153,7 +189,7 @@ impl Unschedulable {
             }
         }
         let mut classes: Vec<(&str, Vec<Group>)> = classes
-            .into_iter()
+            .in_order()
             .map(|(name, groups)| {
                 let mut groups: Vec<_> = groups.into_values().collect();
                 groups.sort_by(|a, b| nearest_first(a.nearness(), b.nearness()));

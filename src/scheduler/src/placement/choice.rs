@@ -144,15 +144,17 @@ pub(crate) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Plac
     })
 }
 
-/// Returns why no node accepts the replica. Consecutive replicas of one deployment share the
-/// answer.
+/// Returns why no node accepts the replica. Consecutive replicas with the same requirements share
+/// the answer. With a required anti-affinity, it depends on the nodes of their deployment.
 fn explain(request: &ReplicaRequest, fleet: &mut Fleet) -> Unschedulable {
     let reserve = fleet.reserve_node_failures;
+    let is_apart = request.anti_affinity() == AntiAffinity::Required;
+    let deployment = request.deployment.as_ref().filter(|_| is_apart);
     fleet.ranked(request, |ranking, nodes, fits| {
         let known = ranking
             .explained
             .take()
-            .filter(|(deployment, _)| *deployment == request.deployment);
+            .filter(|(known, _)| known.as_ref() == deployment);
         let (_, explained) = ranking.explained.insert(known.unwrap_or_else(|| {
             let explained = Unschedulable::new(&Search {
                 request,
@@ -161,7 +163,7 @@ fn explain(request: &ReplicaRequest, fleet: &mut Fleet) -> Unschedulable {
                 domains: ranking.domains.as_ref(),
                 reserve,
             });
-            (request.deployment.clone(), explained)
+            (deployment.cloned(), explained)
         }));
         explained.clone()
     })

@@ -33,19 +33,22 @@ pub(crate) struct Ranking {
     entries: usize,
     feasible: usize,
     pub(crate) domains: Option<Domains>,
-    /// Cached explanation for a deployment without a feasible node, until the next change.
+    /// Cached explanation if no node is feasible, until the next change. With a required
+    /// anti-affinity, for this deployment.
     pub(crate) explained: Option<(Option<ReplicaKey>, Unschedulable)>,
 }
 
 impl Ranking {
+    /// Creates the ranking of a template, which [`shared`] returned for `request`.
     pub(crate) fn new(
+        template: ReplicaRequest,
         request: &ReplicaRequest,
         nodes: &[NodeState],
         fits: &Fits<'_>,
         changes: &Changes,
     ) -> Self {
         let mut ranking = Self {
-            template: shared(request),
+            template,
             epoch: changes.epoch,
             applied: changes.nodes.len(),
             scores: vec![None; nodes.len()],
@@ -67,8 +70,9 @@ impl Ranking {
         self.epoch == epoch
     }
 
-    pub(crate) fn is_for(&self, request: &ReplicaRequest, epoch: u64) -> bool {
-        self.is_of(epoch) && self.template.is_like(&shared(request))
+    /// Returns whether the ranking is for requests of this template, which [`shared`] returned.
+    pub(crate) fn is_for(&self, template: &ReplicaRequest, epoch: u64) -> bool {
+        self.is_of(epoch) && self.template.is_like(template)
     }
 
     /// Returns the number of nodes that accept the request, without considering the spread.
