@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "timeouts of tests use the real clock")]
 #![expect(clippy::print_stderr, reason = "messages of tests are printed there")]
 
+mod api_writes;
 mod capture;
 mod clock;
 mod cluster;
@@ -18,6 +19,7 @@ mod relay;
 mod small_disk;
 mod thread;
 
+pub(crate) use api_writes::ApiWrites;
 pub(crate) use clock::TestClock;
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};

@@ -1,5 +1,6 @@
 //! Tests of the nodes of a fleet: joining, draining, failure and the placement of their replicas.
 
+mod api_writes;
 mod ca_rotation;
 mod control_plane_outage;
 mod drain;

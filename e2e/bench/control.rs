@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::apiserver::Api;
-use crate::harness::{Process, Scratch, eventually, free_port};
+use crate::harness::{ApiWrites, Process, Scratch, eventually, free_port};
 use crate::resident::Usage;
 use crate::stats::{Samples, head, milliseconds, row};
 
@@ -121,6 +121,12 @@ impl Plane {
     pub(crate) async fn get(&self, path: &str) -> Value {
         let body = self.api.done(self.api.client.get(self.url(path))).await;
         serde_json::from_slice(&body).expect("JSON")
+    }
+
+    /// Returns the numbers of write requests since the start of the server.
+    pub(crate) async fn writes(&self) -> ApiWrites {
+        let body = self.api.done(self.api.client.get(self.url("metrics"))).await;
+        ApiWrites::parse(&String::from_utf8_lossy(&body))
     }
 
     /// Waits until `count` objects of a collection are ready, and returns all its objects.

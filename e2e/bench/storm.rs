@@ -13,7 +13,9 @@ use crate::resident::Usage;
 use crate::stats::{Samples, head, row};
 
 const MACS: usize = 200;
+/// Default number of deployments, and the environment variable of another number.
 const STORM: usize = 2_000;
+const STORM_VARIABLE: &str = "ROOFLET_STORM";
 /// Maximum number of concurrent writes of this benchmark.
 const WRITERS: usize = 8;
 /// Pause between two changes of the scaled deployment.
@@ -52,6 +54,7 @@ fn deployment(name: &str) -> Value {
 }
 
 async fn measure() {
+    let storm_size = std::env::var(STORM_VARIABLE).map_or(STORM, |number| number.parse().expect("a number"));
     let scratch = Scratch::new();
     let simulate = format!("--simulate={}", scratch.write("fleet.yaml", FLEET).display());
     let gateway = format!("--gateway-listen=127.0.0.1:{}", free_port());
@@ -61,9 +64,10 @@ async fn measure() {
     plane.ready(REPLICAS, 1).await;
     let (sender, mut bound) = mpsc::unbounded_channel();
     let before = Usage::with_simulated_workers(plane.server.pid());
+    let writes_before = plane.writes().await;
     let storm = async {
         let began = Instant::now();
-        let names = (0..STORM).map(|number| format!("storm-{number:04}"));
+        let names = (0..storm_size).map(|number| format!("storm-{number:04}"));
         let post = |name: String| {
             let plane = &plane;
             async move { plane.post(DEPLOYMENTS, &deployment(&name)).await }
@@ -74,7 +78,7 @@ async fn measure() {
             .await;
         let created = Instant::now();
         let mut last = began;
-        let mut left = STORM;
+        let mut left = storm_size;
         while left > 0 {
             let reported = tokio::time::timeout(TIMEOUT, bound.recv()).await;
             let (deployment, at): (String, Instant) = reported
@@ -111,10 +115,11 @@ async fn measure() {
         () = plane.watch_bindings(sender) => panic!("the watch ended: {}", plane.server.log()),
     };
     let after = Usage::with_simulated_workers(plane.server.pid());
+    let writes = plane.writes().await.since(&writes_before);
     let per_deployment = |after: Usage, before: Usage| {
         format!(
             "{:.1}",
-            (after.cpu - before.cpu).as_secs_f64() * 1e3 / STORM as f64
+            (after.cpu - before.cpu).as_secs_f64() * 1e3 / storm_size as f64
         )
     };
     let seen = Samples::new(seen);
@@ -128,7 +133,7 @@ async fn measure() {
         "largest, s",
     ]);
     row(&[
-        STORM.to_string(),
+        storm_size.to_string(),
         format!("{:.1}", creating.as_secs_f64()),
         format!("{:.1}", binding.as_secs_f64()),
         per_deployment(after.0, before.0),
@@ -136,4 +141,11 @@ async fn measure() {
         format!("{seen:.2}"),
         format!("{:.2}", seen.quantile(1.0)),
     ]);
+    println!();
+    head(&["writes without Leases", "per deployment"]);
+    let per_deployment = |count: u64| format!("{:.2}", count as f64 / storm_size as f64);
+    row(&["all".to_owned(), per_deployment(writes.total())]);
+    for (write, count) in writes.most_frequent_first() {
+        row(&[write.to_owned(), per_deployment(count)]);
+    }
 }
