@@ -116,7 +116,8 @@ pub enum Intent {
         node: String,
     },
     /// Reports the binding in the status of the replica that the server returned for
-    /// [`Intent::Bind`].
+    /// [`Intent::Bind`]. The controller delays this write, and omits it if the agent reports the
+    /// binding first.
     ConfirmBinding {
         of: Version,
         node: String,
