@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use futures::future::BoxFuture;
-use futures::stream;
+use futures::future::{self, BoxFuture};
+use futures::stream::{self, StreamExt as _};
 use http::Uri;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
@@ -39,20 +39,22 @@ enum State {
     Over,
 }
 
-/// Returns a body of comments until the first token, and of the response after it.
+/// Returns a body that begins with a comment, has more comments until the first token, and then the
+/// response.
 ///
 /// The path of `uri` determines the format of errors.
 pub(crate) fn body(pending: Pending, uri: Uri) -> Body {
     let mut keep_alive = tokio::time::interval(KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // A first tick is not always ready before the response.
+    keep_alive.reset();
+    let first = stream::once(future::ready(Ok(keep_alive_frame(uri.path()))));
     let start = (State::Pending(pending, keep_alive), uri);
-    Body::from_stream(stream::unfold(start, |(mut state, uri)| async move {
+    let rest = stream::unfold(start, |(mut state, uri)| async move {
         loop {
             match state {
                 State::Pending(mut pending, mut keep_alive) => {
                     let outcome = tokio::select! {
-                        // The first tick is immediate, so each early stream begins with a comment.
-                        biased;
                         _ = keep_alive.tick() => return Some((Ok(keep_alive_frame(uri.path())), (State::Pending(pending, keep_alive), uri))),
                         outcome = &mut pending => outcome,
                     };
@@ -76,7 +78,8 @@ pub(crate) fn body(pending: Pending, uri: Uri) -> Body {
                 State::Over => return None,
             }
         }
-    }))
+    });
+    Body::from_stream(first.chain(rest))
 }
 
 fn keep_alive_frame(path: &str) -> Bytes {
