@@ -95,5 +95,5 @@ fn access_logs_of_all_gateways_are_printed() {
         }
     });
     assert!(!follower.has_ended());
-    follower.interrupt();
+    follower.terminate();
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Fleet, Kubectl, Scratch, rooflet};
+use crate::harness::{Fleet, Kubectl, Scratch, eventually, rooflet};
 
 fn plan(name: &str, model: &str, requests_per_second: f64) -> String {
     format!(
@@ -72,12 +72,22 @@ fn plan_is_answered_once_for_the_current_fleet() {
         "{message}"
     );
 
-    // The other two plans caused reconciliations of the first one, which wrote nothing.
-    let again = kubectl.json("cplan little").expect("the plan");
-    assert_eq!(
-        again["metadata"]["resourceVersion"],
-        little["metadata"]["resourceVersion"]
-    );
+    // Another plan causes reconciliations of the first one, which write nothing unless a new probe changes
+    // the verdict.
+    let mut others = 0;
+    let little = eventually("a reconciliation that writes nothing", || {
+        let before = kubectl.json("cplan little")?;
+        others += 1;
+        let other = format!("wrong-{others}");
+        kubectl.apply(&plan(&other, "local://nobody", 1.0)).ok();
+        answered(&kubectl, &other, "False");
+        let after = kubectl.json("cplan little")?;
+        match after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"] {
+            true => Ok(after),
+            false => Err(format!("{before:#} became {after:#}")),
+        }
+    });
+    let verdict = &little["status"]["verdict"];
 
     // `rooflet plan` reads the same fleet and returns the same verdict.
     let file = fleet
