@@ -12,6 +12,7 @@ mod writes;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
@@ -30,6 +31,9 @@ use rooflet_scheduler::{Decision, Fleet, Preemption, ReplicaKey, decide_all, is_
 
 /// Maximum number of replicas for which one pass preempts others. Later passes handle the rest.
 const MAX_PREEMPTIONS: usize = 16;
+/// Maximum number of replicas without a node for which one pass decides. Later passes handle the rest.
+/// Decisions need the index, so this limits the time for which a change of a user waits.
+const MAX_DECISIONS: usize = 128;
 /// Maximum number of concurrent binding writes. All decisions are made before the first write.
 const MAX_BINDINGS_IN_FLIGHT: usize = 16;
 /// Maximum number of victims listed in one message.
@@ -137,6 +141,19 @@ fn unscheduled<'a>(replicas: &[&'a ModelReplica]) -> Vec<&'a ModelReplica> {
         )
     });
     unscheduled
+}
+
+/// Returns the candidates of one pass: of those without a node, the first [`MAX_DECISIONS`] in scheduling
+/// order. Also returns whether others are left.
+fn of_one_pass(candidates: Vec<Arc<ModelReplica>>) -> (Vec<Arc<ModelReplica>>, bool) {
+    let references: Vec<_> = candidates.iter().map(AsRef::as_ref).collect();
+    let order = unscheduled(&references);
+    let Some(rest) = order.get(MAX_DECISIONS..).filter(|rest| !rest.is_empty()) else {
+        return (candidates, false);
+    };
+    let later: HashSet<_> = rest.iter().map(|replica| name(*replica)).collect();
+    let is_now = |replica: &&Arc<ModelReplica>| !later.contains(&name(replica.as_ref()));
+    (candidates.iter().filter(is_now).cloned().collect(), true)
 }
 
 fn step<'a>(
@@ -309,6 +326,8 @@ impl Reconciler for Binder {
         if candidates.is_empty() && due.is_empty() {
             return pass;
         }
+        let (candidates, is_any_left) = of_one_pass(candidates);
+        pass.requeue(is_any_left.then_some(Duration::ZERO));
         let replicas: Vec<_> = candidates.iter().map(AsRef::as_ref).collect();
         let (mut batches, unplaced) = index.fleet.trial(|fleet, objects| {
             let find = |key: &ReplicaKey| objects.get(&object_key(key)).map(AsRef::as_ref);

@@ -65,6 +65,31 @@ fn binds_the_oldest_first_and_reports_the_others() {
 }
 
 #[test]
+fn one_pass_decides_for_the_first_replicas_in_scheduling_order() {
+    let mut replicas: Vec<_> = (0..300)
+        .map(|number| replica(&format!("r-{number:03}"), 1000 - number, None))
+        .collect();
+    replicas[7].spec.priority = 5;
+    replicas.push(replica("bound", 1, Some("a")));
+    let mut left: Vec<_> = replicas.into_iter().map(Arc::new).collect();
+    let (first, is_any_left) = of_one_pass(left.clone());
+    assert!(is_any_left);
+    let names: HashSet<_> = first.iter().map(|replica| replica.name_any()).collect();
+    assert_eq!(names.len(), MAX_DECISIONS + 1);
+    // The bound one, the one of the highest priority, and the oldest ones of the revision.
+    assert!(names.contains("bound") && names.contains("r-007") && names.contains("r-299"));
+    assert!(!names.contains("r-006"));
+    let mut passes = 0;
+    while !left.is_empty() {
+        let (now, is_any_left) = of_one_pass(left.clone());
+        left.retain(|replica| !now.contains(replica));
+        assert_eq!(is_any_left, !left.is_empty());
+        passes += 1;
+    }
+    assert_eq!(passes, 3);
+}
+
+#[test]
 fn reports_an_unchanged_reason_once() {
     let nodes = [node("a", 1)];
     let mut x = replica("x", 1, None);
