@@ -51,13 +51,12 @@ fn lower_priority() {
 #[cfg(not(target_os = "linux"))]
 fn lower_priority() {}
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use rooflet_base::task::Tasks;
 
     use super::*;
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn tasks_of_wrapped_future_run_with_lower_priority() {
         let caller = Builder::new_multi_thread()
