@@ -22,10 +22,13 @@ mod product;
 mod references;
 mod regex;
 pub(super) mod schema;
+mod unique;
 mod validity;
 pub mod vocabulary;
 
 use regex_syntax::utf8::Utf8Sequences;
+
+use self::unique::UniqueNodes;
 
 /// Maximum number of nodes. Larger grammars require too much memory and time.
 const MAX_NODES: usize = 200_000;
@@ -106,6 +109,7 @@ impl ByteSet {
 pub struct Grammar {
     nodes: Vec<Node>,
     start: NodeId,
+    unique: UniqueNodes,
 }
 
 /// Error: the grammar has too many nodes.
@@ -119,6 +123,7 @@ pub(super) struct Builder {
     nodes: Vec<Node>,
     /// Number of positions in all products of rules so far.
     product_positions: usize,
+    unique: UniqueNodes,
 }
 
 impl Builder {
@@ -126,6 +131,7 @@ impl Builder {
         Self {
             nodes: vec![Node::Return],
             product_positions: 0,
+            unique: UniqueNodes::default(),
         }
     }
 
@@ -136,6 +142,7 @@ impl Builder {
         Ok(Grammar {
             nodes: self.nodes,
             start,
+            unique: self.unique,
         })
     }
 
@@ -154,6 +161,8 @@ impl Builder {
         let built = build(self);
         if built.is_err() {
             self.nodes.truncate(length);
+            let first = u32::try_from(length).expect("a grammar has fewer than 2^32 nodes");
+            self.unique.truncate(NodeId(first));
         }
         built
     }
@@ -170,6 +179,16 @@ impl Builder {
 
     pub(super) fn define(&mut self, reserved: NodeId, as_this: NodeId) {
         self.nodes[reserved.0 as usize] = Node::Split(vec![as_this]);
+    }
+
+    /// Marks the byte node at which a list of unique items begins.
+    pub(super) fn mark_unique_list(&mut self, node: NodeId) {
+        self.unique.lists.insert(node);
+    }
+
+    /// Marks a byte node at which an item of such a list begins.
+    pub(super) fn mark_unique_item(&mut self, node: NodeId) {
+        self.unique.items.insert(node);
     }
 
     pub(super) fn bytes(&mut self, set: ByteSet, next: NodeId) -> NodeId {

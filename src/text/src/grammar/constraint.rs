@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::Grammar;
 use super::mask::Mask;
 use super::matcher::{Automaton, DEAD, Positions, StateId, TooAmbiguous};
+use super::unique::UniqueItems;
 use super::vocabulary::Vocabulary;
 use rooflet_base::mutex::lock;
 use rooflet_base::units::Bytes;
@@ -39,6 +40,8 @@ pub struct Constraint {
     here: Arc<Positions>,
     /// Number of the current state, valid in this generation of the automaton.
     state: (StateId, Generation),
+    /// `None` if the grammar has no lists of unique items.
+    items: Option<UniqueItems>,
 }
 
 /// Number of times that the states were discarded.
@@ -63,6 +66,7 @@ impl Constraint {
             vocabulary,
             here: Arc::clone(automaton.positions(start)),
             state: (start, Generation(0)),
+            items: automaton.has_unique_items().then(UniqueItems::default),
             shared: Arc::new(Mutex::new(SharedState {
                 automaton,
                 masks: HashMap::new(),
@@ -91,19 +95,11 @@ impl Constraint {
         shared.tidy();
         self.state = shared.find(&self.here, self.state);
         let (state, _) = self.state;
-        shared.requests += 1;
-        let request = shared.requests;
-        if let Some((mask, last)) = shared.masks.get_mut(&state) {
-            *last = request;
-            return Ok(Arc::clone(mask));
+        let mask = shared.mask(&self.vocabulary, state)?;
+        match &self.items {
+            Some(items) => without_repetitions(&self.vocabulary, &mut shared.automaton, (state, items), mask),
+            None => Ok(mask),
         }
-        let mask = walk(&self.vocabulary, &mut shared.automaton, state)?;
-        if mask.is_empty() {
-            return Err(ConstraintError::NoToken);
-        }
-        let mask = Arc::new(mask);
-        shared.masks.insert(state, (Arc::clone(&mask), request));
-        Ok(mask)
     }
 
     /// Appends the selected token, which must not be an end-of-sequence token.
@@ -112,10 +108,20 @@ impl Constraint {
         let bytes = self.vocabulary.bytes(token).ok_or(not_allowed)?;
         let mut shared = lock(&self.shared);
         let (from, generation) = shared.find(&self.here, self.state);
-        let to = shared.automaton.read(from, bytes)?;
+        let mut items = self.items.clone();
+        let to = match &mut items {
+            Some(items) => shared.automaton.read_unique(from, bytes, items)?,
+            None => shared.automaton.read(from, bytes)?,
+        };
         if to == DEAD {
             return Err(not_allowed);
         }
+        // The set of items is shared until the copy is dropped.
+        self.items = None;
+        if let Some(items) = &mut items {
+            items.keep();
+        }
+        self.items = items;
         self.here = Arc::clone(shared.automaton.positions(to));
         self.state = (to, generation);
         Ok(())
@@ -128,6 +134,23 @@ impl Constraint {
 }
 
 impl SharedState {
+    /// Returns the mask of a state.
+    fn mask(&mut self, vocabulary: &Vocabulary, state: StateId) -> Result<Arc<Mask>, ConstraintError> {
+        self.requests += 1;
+        let request = self.requests;
+        if let Some((mask, last)) = self.masks.get_mut(&state) {
+            *last = request;
+            return Ok(Arc::clone(mask));
+        }
+        let mask = walk(vocabulary, &mut self.automaton, state)?;
+        if mask.is_empty() {
+            return Err(ConstraintError::NoToken);
+        }
+        let mask = Arc::new(mask);
+        self.masks.insert(state, (Arc::clone(&mask), request));
+        Ok(mask)
+    }
+
     /// Discards states or masks above the limits.
     fn tidy(&mut self) {
         if self.automaton.is_large() {
@@ -152,6 +175,28 @@ impl SharedState {
             true => (state, generation),
             false => (self.automaton.state_of(positions), self.generation),
         }
+    }
+}
+
+/// Removes the tokens that complete an item which repeats another one.
+fn without_repetitions(
+    vocabulary: &Vocabulary,
+    automaton: &mut Automaton,
+    (state, items): (StateId, &UniqueItems),
+    mask: Arc<Mask>,
+) -> Result<Arc<Mask>, ConstraintError> {
+    let mut left = Mask::clone(&mask);
+    for token in vocabulary.ending_items(items) {
+        if mask.allows(*token)
+            && let Some(bytes) = vocabulary.bytes(*token)
+            && automaton.read_unique(state, bytes, &mut items.clone())? == DEAD
+        {
+            left.forbid(*token);
+        }
+    }
+    match left.is_empty() {
+        true => Err(ConstraintError::NoToken),
+        false => Ok(Arc::new(left)),
     }
 }
 
@@ -231,6 +276,84 @@ mod tests {
         one.accept(0).unwrap();
         assert!(one.is_complete() && !other.is_complete());
     }
+
+    /// Every mask has exactly the tokens that the constraint accepts, and no answer gets stuck.
+    #[test]
+    fn masks_exclude_repeated_items_and_nothing_else() {
+        let schema = serde_json::json!({"type": "array", "items": {"type": ["string", "integer"]}, "uniqueItems": true});
+        let schema = serde_json::from_value(schema).unwrap();
+        let list = grammar(|builder| super::super::json_schema::schema_rule(builder, &schema).unwrap());
+        let tokens = [
+            "[",
+            "]",
+            "\"",
+            "\"a",
+            "a",
+            "ä",
+            "b\"",
+            "\",",
+            "\",\"",
+            "a\",\"a\"",
+            "\\",
+            "\\u0061",
+            "u0061",
+            ",",
+            ", ",
+            "1",
+            "2",
+            " ",
+            "12",
+            "1,1",
+            "2, 1,",
+            "0",
+            "-",
+            "\"a\",\"b\"",
+            "[\"a\",\"a\"",
+            "[1,1]",
+            "1 ",
+            "\n",
+            "1,\"1\"]",
+        ];
+        let vocabulary = Arc::new(Vocabulary::of(
+            tokens.map(|token| token.as_bytes().to_vec()),
+            vec![],
+        ));
+        let mut repeated = 0;
+        for seed in 1..300_u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut constraint = Constraint::new(Arc::clone(&list), Arc::clone(&vocabulary)).unwrap();
+            let mut text = String::new();
+            for _ in 0..30 {
+                let mask = constraint.mask().unwrap();
+                let count = u32::try_from(tokens.len()).unwrap();
+                let allowed: Vec<u32> = (0..count).filter(|token| mask.allows(*token)).collect();
+                let accepted = |token: &u32| constraint.clone().accept(*token).is_ok();
+                assert_eq!(
+                    allowed,
+                    (0..count).filter(accepted).collect::<Vec<u32>>(),
+                    "{text}"
+                );
+                let state = constraint.state.0;
+                let unfiltered = lock(&constraint.shared).mask(&vocabulary, state).unwrap();
+                repeated += unfiltered.count() - mask.count();
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let token = allowed[(random >> 11) as usize % allowed.len()];
+                text.push_str(tokens[token as usize]);
+                constraint.accept(token).unwrap();
+                if constraint.is_complete() {
+                    let items: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+                    let different: std::collections::HashSet<String> =
+                        items.iter().map(ToString::to_string).collect();
+                    assert_eq!(different.len(), items.len(), "{text}");
+                    break;
+                }
+            }
+        }
+        assert!(repeated > 1000, "{repeated}");
+    }
+
     /// In these patterns every character may end a part: twenty characters lead to one of a million
     /// states.
     #[test]

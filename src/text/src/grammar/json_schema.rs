@@ -262,10 +262,7 @@ impl<'a> Compiler<'a, '_> {
             Some(_) | None => None,
         };
         let Some(mut values) = values else {
-            return Err(SchemaError::Unsupported {
-                at: schema.at.clone(),
-                keyword: "uniqueItems without a list of permitted values".to_owned(),
-            });
+            return self.unique_items(schema, (min, max));
         };
         let mut known = ValueSet::default();
         values.retain(|value| known.insert(value));
@@ -396,6 +393,7 @@ fn unsupported_combination(schema: &Schema<'_>, keyword: &'static str) -> Schema
     }
 }
 
+mod lists;
 mod numbers;
 mod objects;
 mod strings;

@@ -29,11 +29,7 @@ impl Mask {
         if let Some(last) = mask.words.last_mut() {
             *last >>= (64 - size % 64) % 64;
         }
-        for token in tokens {
-            if let Some(word) = mask.words.get_mut(*token as usize / 64) {
-                *word &= !(1 << (token % 64));
-            }
-        }
+        tokens.iter().for_each(|token| mask.forbid(*token));
         mask
     }
 
@@ -46,6 +42,13 @@ impl Mask {
     pub(super) fn allow(&mut self, token: u32) {
         if (token as usize) < self.size {
             self.words[token as usize / 64] |= 1 << (token % 64);
+        }
+    }
+
+    /// Excludes a token.
+    pub(super) fn forbid(&mut self, token: u32) {
+        if let Some(word) = self.words.get_mut(token as usize / 64) {
+            *word &= !(1 << (token % 64));
         }
     }
 

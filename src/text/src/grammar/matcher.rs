@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use super::unique::{Opening, UniqueItems};
 use super::{ByteSet, Grammar, Node, NodeId};
 
 /// Maximum number of positions in a state. Grammars with more are too expensive.
@@ -172,6 +173,43 @@ impl Automaton {
             }
         }
         Ok(state)
+    }
+
+    /// Returns true if the grammar has lists of unique items.
+    pub(super) fn has_unique_items(&self) -> bool {
+        !self.grammar.unique.is_empty()
+    }
+
+    /// Like [`read`](Self::read), with a tracker of unique items. Returns [`DEAD`] if an item repeats.
+    pub(super) fn read_unique(
+        &mut self,
+        from: StateId,
+        bytes: &[u8],
+        items: &mut UniqueItems,
+    ) -> Result<StateId, TooAmbiguous> {
+        let mut state = from;
+        for byte in bytes {
+            let opening = self.opening(state, *byte);
+            state = self.step(state, *byte)?;
+            if state == DEAD || !items.read(*byte, opening) {
+                return Ok(DEAD);
+            }
+        }
+        Ok(state)
+    }
+
+    /// Returns what may begin with this byte in lists of unique items.
+    fn opening(&self, state: StateId, byte: u8) -> Opening {
+        let mut opening = Opening::default();
+        if matches!(byte, b'[' | b'"' | b'-' | b'0'..=b'9') {
+            let grammar = &self.grammar;
+            for (node, _) in &self.state(state).positions.reading {
+                let reads = || matches!(grammar.node(*node), Node::Bytes(set, _) if set.contains(byte));
+                opening.list |= grammar.unique.lists.contains(node) && reads();
+                opening.item |= grammar.unique.items.contains(node) && reads();
+            }
+        }
+        opening
     }
 
     /// Returns true if the cached states exceed their memory limit.

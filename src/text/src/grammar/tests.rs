@@ -7,6 +7,7 @@ use super::constraint::Constraint;
 use super::matcher::{Automaton, DEAD, StateId};
 use super::numbers::{Bound, integers, numbers};
 use super::regex::{Encoding, RegexRules, parsed};
+use super::unique::UniqueItems;
 use super::vocabulary::Vocabulary;
 use super::*;
 use crate::tokenizer::Tokenizer;
@@ -19,7 +20,8 @@ pub(super) fn grammar(build: impl FnOnce(&mut Builder) -> NodeId) -> Arc<Grammar
 
 pub(super) fn accepts(grammar: &Arc<Grammar>, text: &str) -> bool {
     let mut automaton = Automaton::new(Arc::clone(grammar)).unwrap();
-    let end = automaton.read(automaton.start(), text.as_bytes()).unwrap();
+    let (start, mut items) = (automaton.start(), UniqueItems::default());
+    let end = automaton.read_unique(start, text.as_bytes(), &mut items).unwrap();
     automaton.positions(end).is_accepting()
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::SPECIAL;
 use super::mask::Mask;
 use super::matcher::PLAIN_ASCII;
+use super::unique::UniqueItems;
 use crate::tokenizer::Tokenizer;
 
 /// Maximum length of a token in bytes. Longer tokens are never permitted, because the trie is built
@@ -29,6 +30,12 @@ pub struct Vocabulary {
     /// Further tokens with the same bytes as a token in the tries.
     duplicates: HashMap<u32, Vec<u32>>,
     end_tokens: Vec<u32>,
+    /// Tokens with a quotation mark.
+    quoted: Vec<u32>,
+    /// Tokens that may complete a string or a number.
+    ending: Vec<u32>,
+    /// Tokens that may complete two of them.
+    ending_two: Vec<u32>,
     all: Slice,
     /// Slices in the order of [`PLAIN_CHARACTERS`].
     slices: [Slice; PLAIN_CHARACTERS.len()],
@@ -113,6 +120,14 @@ impl Vocabulary {
             }
             is_same
         });
+        let with = |fits: &dyn Fn(&[u8]) -> bool| -> Vec<u32> {
+            let tokens = (0_u32..).zip(&ranges);
+            let fitting = tokens.filter(|(_, range)| fits(&bytes[range.start as usize..range.end as usize]));
+            fitting.map(|(token, _)| token).collect()
+        };
+        let quoted = with(&|bytes| bytes.contains(&b'"'));
+        let ending = with(&|bytes| item_ends(bytes) > 0);
+        let ending_two = with(&|bytes| item_ends(bytes) > 1);
         let slice = |fits: &dyn Fn(&[u8]) -> bool| Slice::new(&sorted, &duplicates, ranges.len(), fits);
         Self {
             all: slice(&|_| false),
@@ -123,6 +138,9 @@ impl Vocabulary {
             ranges,
             duplicates,
             end_tokens,
+            quoted,
+            ending,
+            ending_two,
         }
     }
 
@@ -138,6 +156,17 @@ impl Vocabulary {
     pub(super) fn bytes(&self, token: u32) -> Option<&[u8]> {
         let Range { start, end } = self.ranges.get(token as usize)?.clone();
         (start < end).then(|| &self.bytes[start as usize..end as usize])
+    }
+
+    /// Returns the tokens that may complete an item which repeats another one.
+    pub(super) fn ending_items(&self, items: &UniqueItems) -> &[u32] {
+        if items.is_in_string() {
+            &self.quoted
+        } else if items.is_at_begin() {
+            &self.ending_two
+        } else {
+            &self.ending
+        }
     }
 
     /// Returns the other tokens with the same bytes.
@@ -204,6 +233,12 @@ impl Slice {
             tokens = others;
         }
     }
+}
+
+/// Returns an upper bound of the number of strings and numbers that the text completes.
+fn item_ends(bytes: &[u8]) -> usize {
+    let ends = |byte: &&u8| b"\",] \t\r\n".contains(*byte);
+    bytes.iter().filter(ends).count()
 }
 
 /// Returns the number of characters if all are plain; see [`PLAIN_ASCII`].

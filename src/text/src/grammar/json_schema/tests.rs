@@ -111,6 +111,65 @@ fn unique_items_do_not_repeat() {
 }
 
 #[test]
+fn free_unique_items_do_not_repeat() {
+    check(
+        json!({"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": true}),
+        &[
+            "[]",
+            r#"["a"]"#,
+            r#"["a", "ab","b"]"#,
+            r#"["\"", "\\"]"#,
+            r#"["a","a\""]"#,
+        ],
+        &[
+            r#"["a","a"]"#,
+            r#"["a","b", "a"]"#,
+            r#"["a","\u0061"]"#,
+            r#"["\u00e4","ä"]"#,
+            r#"["\"","\""]"#,
+            r#"["a",""]"#,
+            "[1]",
+        ],
+    );
+    check(
+        json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true, "minItems": 2}),
+        &["[1,2]", "[0, 1,-1]", "[1,11,111]"],
+        &[
+            "[1]",
+            "[1,1]",
+            "[1,2,1 ]",
+            "[1 , 1]",
+            "[-7,7,-7]",
+            "[0,0]",
+            "[1,01]",
+        ],
+    );
+    check(
+        json!({"type": "array", "items": {"type": ["integer", "string"]}, "uniqueItems": true, "maxItems": 2}),
+        &[r#"[1,"1"]"#, r#"["",1]"#],
+        &[r#"["1","1"]"#, "[1,1]", "[1,2,3]"],
+    );
+    // Each list has items of its own.
+    let tags = json!({"type": "object", "properties": {"tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}, "required": ["tags"]});
+    check(
+        json!({"type": "array", "items": tags}),
+        &[r#"[{"tags":["a","b"]},{"tags":["a"]},{"tags":["b","a"]}]"#],
+        &[r#"[{"tags":["a"]},{"tags":["b","b"]}]"#],
+    );
+    for items in [
+        json!({"type": "string", "maxLength": 3}),
+        json!({"type": "string", "pattern": "^a"}),
+        json!({"type": "integer", "maximum": 9}),
+        json!({"type": "number"}),
+        json!({"type": ["string", "null"]}),
+        json!({}),
+    ] {
+        let message = refusal(json!({"type": "array", "items": items, "uniqueItems": true}));
+        assert!(message.contains("uniqueItems of other items"), "{message}");
+    }
+}
+
+#[test]
 fn equal_numbers_compare_by_value() {
     let items = json!({"enum": [1, 1.0, 2, {"a": 1, "b": 0}, {"b": -0.0, "a": 1.0}]});
     check(
