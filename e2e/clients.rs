@@ -1,6 +1,7 @@
 //! Clients of the OpenAI, Anthropic and Ollama APIs, and of the model hub: the scripts in clients/,
 //! with pinned packages.
 
+mod coding_agents;
 mod formats;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -8,12 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::harness::{Access, Fault, Fleet, Hub, Scratch, Times, not_run, repository};
+use crate::harness::{
+    Access, Fault, Fleet, Http, Hub, Kubectl, Process, Scratch, Times, eventually, free_port, not_run,
+    repository,
+};
 
 #[test]
 fn python_clients_work() {
     let Some(python) = python() else { return };
-    let Some((fleet, _kubectl)) = Fleet::with_guide() else {
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
     for script in [
@@ -28,6 +32,7 @@ fn python_clients_work() {
         command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
         run_against(script, command, &fleet);
     }
+    ollama_works_at_agent_and_worker(&python, &kubectl);
     llm_works(&python, &fleet);
     // Its packages conflict with those of the other clients.
     let Some(python) = python_with("e2e/clients/instructor.txt") else {
@@ -35,6 +40,36 @@ fn python_clients_work() {
     };
     let command = python_command(&python, "instructor_client.py");
     run_against("instructor_client.py", command, &fleet);
+}
+
+/// Tests Ollama's client at an agent, and at a worker that was started by hand.
+fn ollama_works_at_agent_and_worker(python: &Path, kubectl: &Kubectl) {
+    let node = kubectl.json("mac node-1").expect("the node");
+    let agent = node["status"]["endpoint"].as_str().expect("the URL of the agent");
+    let scratch = Scratch::new();
+    let worker = format!("127.0.0.1:{}", free_port());
+    let _worker = Process::start(
+        [
+            "worker".to_owned(),
+            format!("--model={}", repository("examples/models/guide").display()),
+            format!("--listen={worker}"),
+            "--name=guide".to_owned(),
+        ],
+        &scratch.join("worker.log"),
+    );
+    let worker = format!("http://{worker}");
+    let http = Http::new(worker.clone());
+    eventually("/ready", || match http.get("/ready")? {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.text),
+    });
+    for (name, url) in [("agent", agent), ("worker", &worker)] {
+        let mut command = python_command(python, "ollama_python.py");
+        assert_success(
+            &format!("ollama_python.py at the {name}"),
+            command.env("ROOFLET_GATEWAY", url),
+        );
+    }
 }
 
 /// Returns the command that runs a script with this Python.
@@ -93,7 +128,7 @@ fn node_clients_work() {
 /// returns `None`.
 fn node_command(name: &str) -> Option<Command> {
     // Node searches packages in the directory of the script.
-    let script = node_modules()?.join(name);
+    let script = node_modules("e2e/clients")?.join(name);
     std::fs::copy(repository("e2e/clients").join(name), &script).expect("writable");
     let mut command = Command::new("node");
     command.arg(script);
@@ -172,10 +207,9 @@ fn python_with(requirements: &str) -> Option<PathBuf> {
     Some(home.join("bin/python"))
 }
 
-/// Returns a directory with the pinned packages of Node.
-fn node_modules() -> Option<PathBuf> {
-    let [package, lock] =
-        ["package.json", "package-lock.json"].map(|file| repository("e2e/clients").join(file));
+/// Returns a directory with the packages of Node that a folder pins.
+fn node_modules(folder: &str) -> Option<PathBuf> {
+    let [package, lock] = ["package.json", "package-lock.json"].map(|file| repository(folder).join(file));
     prepared("node", &[&package, &lock], |home| {
         std::fs::create_dir_all(home).expect("writable");
         for file in [&package, &lock] {
