@@ -1,5 +1,8 @@
 //! Conformance to the OpenAI API: through the gateway, and from a worker started by hand.
 
+#[cfg(target_os = "linux")]
+mod large_bodies;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::sync::Barrier;
