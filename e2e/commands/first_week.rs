@@ -16,8 +16,9 @@ models:
   - {name: medium, model: qwen3-30b-a3b, quantization: mlx4, on: [pro, studio]}
 ";
 
-/// Maximum number of lines of `kubectl describe mac`.
-const MAX_DESCRIBED_LINES: usize = 140;
+/// Maximum number of lines of `kubectl describe mac` for a node with two models and two replicas. kubectl
+/// prints 22 lines of metadata and events, and five for each condition.
+const MAX_DESCRIBED_LINES: usize = 100;
 
 fn deployment(name: &str, model: &str, replicas: u32, streams: u32) -> String {
     format!(

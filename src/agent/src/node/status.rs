@@ -14,6 +14,7 @@ use rooflet_base::quantity::format_bytes;
 use rooflet_base::units::{Bytes, BytesPerSecond};
 use rooflet_roofline::chip;
 use rooflet_roofline::memory::allocatable;
+use rooflet_roofline::published::packed_model;
 
 /// Returns the next status. Keeps conditions of other writers.
 pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Timestamp) -> FleetNodeStatus {
@@ -81,7 +82,7 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
         endpoint: Some(facts.endpoint.to_owned()),
         gateway_log: facts.has_gateway_log,
         download: reports.download,
-        models: reports.models.clone(),
+        models: reports.models.iter().map(packed_model).collect(),
         replicas: i32::try_from(reports.replicas.len()).unwrap_or(i32::MAX),
         replica_names: reports.replicas.keys().map(ReplicaKey::to_string).collect(),
         conditions: previous.conditions.clone(),
@@ -93,13 +94,15 @@ pub fn node_status(facts: &NodeFacts<'_>, previous: &FleetNodeStatus, now: Times
             reason,
             message,
         } = stated;
+        // The status has the observed generation of all conditions.
+        let generation = None;
         set_condition(
             &mut next.conditions,
             kind,
             truth,
             reason,
             message,
-            facts.generation,
+            generation,
             now,
         );
     }

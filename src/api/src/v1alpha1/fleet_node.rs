@@ -217,6 +217,7 @@ pub struct Chip {
     pub machine_model: Option<String>,
     /// True if the machine is not a physical Apple Silicon Mac. It can serve models for
     /// development, but data sheets and purchases ignore it.
+    #[serde(skip_serializing_if = "is_false")]
     pub development: bool,
 }
 
@@ -370,11 +371,17 @@ pub struct NodeModel {
     pub weights_bytes: u64,
     /// KV cache bytes of one token, before any sliding window is full.
     pub kv_bytes_per_token: u64,
-    /// Bytes of intermediate results during prefill.
+    /// Bytes of intermediate results during prefill. Unset in the status of a node.
+    #[serde(skip_serializing_if = "is_zero_bytes")]
     pub activation_bytes: u64,
-    /// Dimensions that determine memory and speed. Unset if the model cannot be served.
+    /// Dimensions that determine memory and speed. Unset if the model cannot be served. In the status
+    /// of a node, agents write `packedCost` instead. Until version 0.2, this field is read there, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<ModelCost>,
+    /// Value of `cost` as JSON on one line, so that `kubectl describe` stays short. Read if `cost` is
+    /// unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed_cost: Option<String>,
     /// Maximum context length of the model, in tokens.
     pub max_context_tokens: u32,
     /// End of the download, by the clock of the node, rounded up to whole seconds. Unset for models in the
@@ -525,6 +532,11 @@ pub struct LayerFeedForward {
     /// Total width of the shared experts.
     #[serde(skip_serializing_if = "is_zero")]
     pub shared_intermediate_size: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero_bytes(value: &u64) -> bool {
+    *value == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

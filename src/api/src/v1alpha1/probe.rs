@@ -43,9 +43,13 @@ pub struct NodeSpeed {
     pub thermal_state: ThermalState,
     /// Power source during the probe.
     pub power_source: PowerSource,
-    /// Values for predictions. Unset if the probe has no figures of the decode kernel.
+    /// Deprecated: use `packedFactors`. Until version 0.2, it is read if `packedFactors` is unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factors: Option<SpeedFactors>,
+    /// Values for predictions: the fields of `factors` as JSON on one line, so that `kubectl describe`
+    /// stays short. Unset if the probe has no figures of the decode kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed_factors: Option<String>,
 }
 
 /// Values for predictions, computed from the figures of a probe. If the speed under sustained load was

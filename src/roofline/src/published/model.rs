@@ -15,6 +15,8 @@ pub enum PublishedError {
     /// The directory cannot be served, or the agent is older.
     #[error("its agent does not report the cost of the model; the agent may be an older version")]
     NoCost,
+    #[error("packedCost is not the JSON text of a cost")]
+    UnreadableCost,
     #[error("cost.layers has {count} layers; the maximum is {MAX_LAYERS}")]
     TooManyLayers { count: u64 },
 }
@@ -43,6 +45,7 @@ impl ServedModel {
             weights_bytes: weights.resident().0,
             kv_bytes_per_token: kv_growth.0,
             activation_bytes: activation_bytes(dimensions, max_context_tokens, self.kv_bits).0,
+            packed_cost: None,
             cost: Some(api::ModelCost {
                 every_step_bytes: weights.every_step.0,
                 expert_bytes: weights.experts.0,
@@ -65,7 +68,16 @@ impl ServedModel {
 
     /// Reads a model that a node published or that was derived from files on a hub.
     pub fn published(model: &NodeModel) -> Result<Self, PublishedError> {
-        let cost = model.cost.as_ref().ok_or(PublishedError::NoCost)?;
+        let unpacked = match (&model.cost, &model.packed_cost) {
+            (None, Some(text)) => {
+                Some(serde_json::from_str(text).map_err(|_| PublishedError::UnreadableCost)?)
+            }
+            (Some(_), _) | (None, None) => None,
+        };
+        let cost: &api::ModelCost = unpacked
+            .as_ref()
+            .or(model.cost.as_ref())
+            .ok_or(PublishedError::NoCost)?;
         let count: u64 = cost.layers.iter().map(|group| u64::from(group.count)).sum();
         if count > u64::from(MAX_LAYERS) {
             return Err(PublishedError::TooManyLayers { count });

@@ -126,6 +126,8 @@ test('message of the scheduler is split outside parentheses', () => {
 test('decode step of a mixture reads only the active experts', () => {
   const model = { name: 'moe', architecture: 'moe', weightsBytes: 0, kvBytesPerToken: 0, maxContextTokens: 1, cost: { everyStepBytes: 100, expertBytes: 1600, layers: [{ count: 1, feedForward: { experts: 128, activeExperts: 8 } }] } };
   assert.equal(bytesPerStep(model), 200);
+  assert.equal(bytesPerStep({ ...model, cost: undefined, packedCost: JSON.stringify(model.cost) }), 200);
+  assert.equal(bytesPerStep({ ...model, cost: undefined, packedCost: '{' }), undefined);
   assert.equal(bytesPerStep({ ...model, kvBytesPerToken: 2 }, 2, 10), 100 + 1600 * (1 - (120 / 128) ** 2) + 40);
   assert.deepEqual(ticks([0.5, 10]), [0.5, 1, 2, 5, 10]);
 });

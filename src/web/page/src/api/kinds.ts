@@ -93,7 +93,9 @@ export interface NodeModel {
   kvBytesPerToken: number;
   maxContextTokens: number;
   problem?: string;
+  /** In status.models, agents write the JSON text instead. */
   cost?: ModelCost;
+  packedCost?: string;
 }
 
 export interface FleetNode extends KubeObject {

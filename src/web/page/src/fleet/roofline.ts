@@ -1,6 +1,6 @@
 // Geometry of a Mac's roofline picture. Pure.
 
-import type { FleetNode, ModelReplica, NodeModel } from '../api/kinds';
+import type { FleetNode, ModelCost, ModelReplica, NodeModel } from '../api/kinds';
 import { bandwidthOf } from './usage';
 
 /** Roof of decoding: tokens per second of each stream = bandwidth / bytes per decode step. */
@@ -25,9 +25,18 @@ export interface Picture {
   y: [number, number];
 }
 
+function unpacked(text: string | undefined): ModelCost | undefined {
+  if (text === undefined) return undefined;
+  try {
+    return JSON.parse(text) as ModelCost;
+  } catch {
+    return undefined;
+  }
+}
+
 /** Bytes that a decode step reads: weights, the experts of any stream, and the KV cache of all streams. */
 export function bytesPerStep(model: NodeModel, streams = 1, contextTokens = 0): number | undefined {
-  const cost = model.cost;
+  const cost = model.cost ?? unpacked(model.packedCost);
   if (!cost) return undefined;
   const block = cost.layers?.find((group) => (group.feedForward.experts ?? 0) > 0)?.feedForward;
   const active = block?.experts ? 1 - (1 - (block.activeExperts ?? 0) / block.experts) ** streams : 0;
