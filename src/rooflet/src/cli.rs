@@ -50,9 +50,13 @@ use self::credentials::{join, key, leave, login, token, web_page, whoami};
 use self::nodes::{cordon, drain, models};
 use self::observation::{events, logs, status, top};
 use self::service::ServiceArgs;
+use self::ui::duration::seconds_within;
 use rooflet_launchd::Daemon;
 
 pub(crate) use self::failure::Failure;
+
+/// Maximum time for in-flight requests to finish.
+const MAX_GRACE_SECONDS: u64 = 3600;
 
 /// Default address of the API server.
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:7443";
@@ -384,10 +388,12 @@ fn kubeconfig_in(home: &Utf8Path) -> KubeconfigSource {
 
 /// Parses the load time of the sustained measurement.
 fn sustained_seconds(text: &str) -> Result<u64, String> {
-    let seconds = text.parse().ok();
-    seconds
-        .filter(|seconds| (1..=MAX_SUSTAINED_SECONDS).contains(seconds))
-        .ok_or_else(|| format!("must be a whole number of seconds from 1 to {MAX_SUSTAINED_SECONDS}"))
+    seconds_within(text, 1..=MAX_SUSTAINED_SECONDS)
+}
+
+/// Parses the time for in-flight requests to finish.
+fn grace_seconds(text: &str) -> Result<u64, String> {
+    seconds_within(text, 0..=MAX_GRACE_SECONDS)
 }
 
 /// Returns the node name: the explicit name, otherwise the name stored in the state directory,

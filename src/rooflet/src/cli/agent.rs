@@ -71,12 +71,12 @@ pub(crate) struct Args {
     /// Address at which the gateway reaches this agent, if it differs from --listen.
     #[arg(long, value_name = "HOST")]
     advertise_address: Option<String>,
-    /// Seconds for in-flight requests to finish when the agent stops or memory is low.
-    #[arg(long, value_name = "N", default_value_t = GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
+    /// Time for in-flight requests to finish when the agent stops or memory is low, such as 30s.
+    #[arg(long, value_name = "DURATION", default_value_t = GRACE.as_secs(), value_parser = super::grace_seconds)]
     grace_seconds: u64,
-    /// Maximum seconds for in-flight requests to finish when a replica is replaced, moved or scaled
-    /// down. The agent waits no longer than the longest possible answer takes.
-    #[arg(long, value_name = "N", default_value_t = ANSWER_GRACE.as_secs(), value_parser = clap::value_parser!(u64).range(0..=3600))]
+    /// Maximum time for in-flight requests to finish when a replica is replaced, moved or scaled down,
+    /// such as 10m. The agent waits no longer than the longest possible answer takes.
+    #[arg(long, value_name = "DURATION", default_value_t = ANSWER_GRACE.as_secs(), value_parser = super::grace_seconds)]
     answer_grace_seconds: u64,
     /// Keep workers running when the agent stops; the next agent adopts them. After a crash of the
     /// agent, workers always keep running.
@@ -89,10 +89,10 @@ pub(crate) struct Args {
     /// Do not measure the memory bandwidth.
     #[arg(long)]
     no_probe: bool,
-    /// Load the machine for this many seconds before each measurement, so that predictions apply to
-    /// the sustained speed of a hot machine. Replicas start afterwards. 120 is enough for a Mac
-    /// without a fan.
-    #[arg(long, value_name = "N", conflicts_with = "no_probe", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
+    /// Load the machine for this time before each measurement, so that predictions apply to the
+    /// sustained speed of a hot machine. Replicas start afterwards. 2m is enough for a Mac without a
+    /// fan.
+    #[arg(long, value_name = "DURATION", conflicts_with = "no_probe", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     probe_sustained_seconds: Option<u64>,
     /// Let this Mac sleep on AC power when no request is in flight. By default, the agent prevents
     /// sleep on AC power (the display may sleep); on battery, only requests prevent sleep.

@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
-    /// Repeat the 4-bit products for this time to measure the sustained speed. 120 is enough.
-    #[arg(long, value_name = "SECONDS", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
+    /// Repeat the 4-bit products for this time to measure the sustained speed. 2m is enough.
+    #[arg(long, value_name = "DURATION", value_parser = super::sustained_seconds, allow_negative_numbers = true)]
     sustained: Option<u64>,
     /// Also measure the read speed of this file, or of the largest file below this directory,
     /// bypassing the page cache.
@@ -204,8 +204,10 @@ mod tests {
                 "{message}"
             );
         }
-        let line = Line::try_parse_from(["rooflet", "--sustained", "3600"]).unwrap();
-        assert_eq!(line.args.sustained, Some(3600));
+        for seconds in ["3600", "1h", "60m"] {
+            let line = Line::try_parse_from(["rooflet", "--sustained", seconds]).unwrap();
+            assert_eq!(line.args.sustained, Some(3600));
+        }
     }
 
     #[test]

@@ -91,8 +91,8 @@ pub(crate) struct Args {
     /// Maximum total size of the files in that directory.
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes, default_value = "16Gi", requires = "prefix_cache_dir")]
     prefix_cache_disk: Bytes,
-    /// Seconds for in-flight requests to finish after SIGTERM.
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    /// Time for in-flight requests to finish after SIGTERM, such as 30s.
+    #[arg(long, value_name = "DURATION", default_value_t = 30, value_parser = super::grace_seconds)]
     grace_seconds: u64,
     /// File to which the worker writes its termination reason as JSON when it exits on its own.
     #[arg(long, value_name = "FILE", hide = true)]

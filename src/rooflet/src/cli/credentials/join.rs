@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 
+use crate::cli::ui::duration::seconds_within;
 use crate::cli::{Failure, ui};
 use crate::node::data_dir;
 use rooflet_base::clock::Clock;
@@ -22,6 +23,13 @@ use rooflet_trust::{KUBECONFIG_FILE, Membership};
 
 /// Port of the agent in the printed command.
 const AGENT_PORT: u16 = 7500;
+
+/// Maximum time to wait for the certificate.
+const MAX_WAIT_SECONDS: u64 = 86_400;
+
+fn wait_seconds(text: &str) -> Result<u64, String> {
+    seconds_within(text, 1..=MAX_WAIT_SECONDS)
+}
 
 /// Arguments of `rooflet join`.
 #[derive(Debug, clap::Args)]
@@ -51,8 +59,8 @@ pub(crate) struct Args {
     /// State directory of the agent, which stores the credentials.
     #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = crate::cli::directory("ROOFLET_STATE_DIR"), default_value_t = crate::cli::default_data_dir().join("agent"))]
     state_dir: Utf8PathBuf,
-    /// Seconds to wait for the signed certificate.
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    /// Time to wait for the signed certificate, such as 60s.
+    #[arg(long, value_name = "DURATION", default_value_t = 60, value_parser = wait_seconds)]
     wait_seconds: u64,
 }
 

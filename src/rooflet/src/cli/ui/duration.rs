@@ -1,5 +1,6 @@
 //! Durations of flags: one syntax for all of them.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rooflet_base::quantity::parse_duration;
@@ -33,9 +34,40 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Parses whole seconds within a range: a duration, or a number of seconds without a unit.
+pub(crate) fn seconds_within(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let of_duration = || {
+        let duration = duration(text).ok()?;
+        (duration.subsec_nanos() == 0).then_some(duration.as_secs())
+    };
+    let seconds = text.parse().ok().or_else(of_duration);
+    seconds.filter(|seconds| range.contains(seconds)).ok_or_else(|| {
+        let (least, most) = range.into_inner();
+        format!("must be a duration such as 90s or 15m, from {least} to {most} seconds")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_have_a_unit_or_none_and_a_range() {
+        for (text, expect) in [
+            ("90", 90),
+            ("90s", 90),
+            ("1m30s", 90),
+            ("1h", 3600),
+            ("0.5h", 1800),
+        ] {
+            assert_eq!(seconds_within(text, 1..=3600), Ok(expect), "{text}");
+        }
+        for text in ["0", "-3", "3601", "2h", "1.5", "500ms", "long", ""] {
+            let err = seconds_within(text, 1..=3600).unwrap_err();
+            assert!(err.contains("from 1 to 3600 seconds"), "{text}: {err}");
+        }
+        assert_eq!(seconds_within("0", 0..=10), Ok(0));
+    }
 
     #[test]
     fn durations_have_units_up_to_days() {
