@@ -387,9 +387,12 @@ fn page_of_up_shows_logs_and_metrics_and_chats() {
     let log = browser.get(&format!("/proxy/logs/default/{replica}?tailLines=5"));
     assert_eq!(log.status, 200, "{}", log.text);
     assert!(!log.text.is_empty());
+    let worker = format!("/proxy/metrics/replicas/default/{replica}");
     for (path, metric) in [
         ("/proxy/metrics/gateway", "rooflet_gateway_"),
         ("/proxy/metrics/agents/node-1", "rooflet_agent_"),
+        (&*worker, "rooflet_worker_inter_token_latency_seconds_bucket"),
+        (&*worker, "rooflet_worker_prefix_cache_queried_tokens_total"),
     ] {
         let metrics = browser.get(path);
         assert_eq!(metrics.status, 200, "{}", metrics.text);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Json;
-use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
@@ -29,7 +29,7 @@ use super::forward;
 use super::sign_in;
 use super::signed_in::SignedIn;
 use super::state::Web;
-use super::upstreams::{gateway_metrics, object_name, replica_node, to_agent};
+use super::upstreams::gateway_metrics;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
@@ -216,22 +216,6 @@ pub(crate) async fn gateway(
         return Err(WebError::MetricsForbidden(user.user.clone()));
     }
     gateway_metrics(State(web), Extension(user), headers).await
-}
-
-/// Handler of `GET /monitoring/metrics/replicas/NAMESPACE/REPLICA`.
-pub(crate) async fn replica(
-    State(web): State<Arc<Web>>,
-    Extension(user): Extension<Arc<SignedIn>>,
-    Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
-) -> Result<Response, WebError> {
-    let (namespace, name) = (object_name(&namespace)?, object_name(&name)?);
-    let node = match replica_node(&user, namespace, name).await? {
-        Ok(node) => node,
-        Err(response) => return Ok(response),
-    };
-    let path = format!("/replicas/{namespace}/{name}/proxy/metrics");
-    to_agent(&web, &user, &node, &path, &headers).await
 }
 
 #[cfg(test)]

@@ -115,6 +115,10 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
         .route("/proxy/openai/{*path}", any(upstreams::openai))
         .route("/proxy/metrics/gateway", get(upstreams::gateway_metrics))
         .route("/proxy/metrics/agents/{node}", get(upstreams::agent_metrics))
+        .route(
+            "/proxy/metrics/replicas/{namespace}/{name}",
+            get(upstreams::replica_metrics),
+        )
         .route("/proxy/logs/{namespace}/{name}", get(upstreams::replica_log))
         .route(
             "/proxy/history/deployments/{namespace}/{name}",
@@ -132,7 +136,7 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
         .route("/monitoring/metrics/agents/{node}", get(upstreams::agent_metrics))
         .route(
             "/monitoring/metrics/replicas/{namespace}/{name}",
-            get(monitoring::replica),
+            get(upstreams::replica_metrics),
         )
         .layer(from_fn_with_state(Arc::clone(&web), monitoring::require_token));
     let assets = Arc::new(Assets::load());

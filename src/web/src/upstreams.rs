@@ -93,6 +93,22 @@ pub(crate) async fn agent_metrics(
     to_agent(&web, &signed_in, &node, "/metrics", &headers).await
 }
 
+/// Handler of the metrics of a replica's worker.
+pub(crate) async fn replica_metrics(
+    State(web): State<Arc<Web>>,
+    Extension(signed_in): Extension<Arc<SignedIn>>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, WebError> {
+    let (namespace, name) = (object_name(&namespace)?, object_name(&name)?);
+    let node = match replica_node(&signed_in, namespace, name).await? {
+        Ok(node) => node,
+        Err(response) => return Ok(response),
+    };
+    let path = format!("/replicas/{namespace}/{name}/proxy/metrics");
+    to_agent(&web, &signed_in, &node, &path, &headers).await
+}
+
 /// Handler of `GET /proxy/logs/NAMESPACE/REPLICA`.
 pub(crate) async fn replica_log(
     State(web): State<Arc<Web>>,
@@ -111,7 +127,7 @@ pub(crate) async fn replica_log(
 }
 
 /// Returns the node of a replica, or the API server's response if it does not return the replica.
-pub(crate) async fn replica_node(
+async fn replica_node(
     signed_in: &SignedIn,
     namespace: &str,
     name: &str,
@@ -127,7 +143,7 @@ pub(crate) async fn replica_node(
 }
 
 /// Sends a GET request to the agent of a node that the user may read.
-pub(crate) async fn to_agent(
+async fn to_agent(
     web: &Web,
     signed_in: &SignedIn,
     node: &str,

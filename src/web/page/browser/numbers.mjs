@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { until } from './fleet.mjs';
 import { bytesOf, durationOf, figures, metrics, shows, showsTime, table } from './reading.mjs';
-import { step } from './steps.mjs';
+import { axe, step } from './steps.mjs';
 
 const GIB = 2 ** 30;
 
@@ -217,6 +217,57 @@ export async function numbers({ page, fleet, open, views, ask }) {
         assert.equal(gateway.sum('rooflet_gateway_key_tokens_total', { key: name }), status?.tokensToday, `${name}: metrics and status`);
       }
     });
+  });
+
+  await step('errors by reason: the metrics of the gateway', async () => {
+    const answer = await fetch(`${fleet.gateway}/v1/models`, { headers: { authorization: 'Bearer sk-rf-wrong' } });
+    assert.equal(answer.status, 401);
+    await open('requests');
+    await settles(async () => {
+      const gateway = await ofGateway();
+      const counted = [...gateway.all('rooflet_gateway_requests_total').filter(({ labels }) => labels.code !== '2xx'), ...gateway.all('rooflet_gateway_refusals_total'), ...gateway.all('rooflet_gateway_key_denials_total')].filter(({ value }) => value > 0);
+      assert.ok(counted.length > 0, 'no error is counted');
+      const errors = await figures(page, 'Errors');
+      // The page separates the words of a reason.
+      const plain = Object.fromEntries(Object.entries(errors).map(([reason, value]) => [reason.replaceAll(' ', '').toLowerCase(), value]));
+      assert.equal(Object.keys(plain).length, counted.length);
+      for (const { labels: { code, reason }, value } of counted) shows(code ?? reason, plain[(code ?? reason).toLowerCase()], 0, value);
+    });
+  });
+
+  await step('times, results and prefix hits of a model: the metrics of its workers', async () => {
+    const histogram = (name, counts) => `${counts.map(([le, count]) => `rooflet_worker_${name}_seconds_bucket{le="${le}"} ${count}`).join('\n')}\n`;
+    const text = histogram('time_to_first_token', [['0.1', 60], ['0.5', 97], ['1', 100], ['+Inf', 100]])
+      + histogram('inter_token_latency', [['0.01', 900], ['0.02', 980], ['0.05', 1000], ['+Inf', 1000]])
+      + histogram('request_duration', [['1', 10], ['5', 90], ['30', 100], ['+Inf', 100]])
+      + 'rooflet_worker_requests_total{outcome="stop"} 70\nrooflet_worker_requests_total{outcome="length"} 0\nrooflet_worker_requests_total{outcome="failed"} 3\n'
+      + 'rooflet_worker_running_requests 2\nrooflet_worker_queued_requests 5\n'
+      + 'rooflet_worker_prefix_cache_queried_tokens_total 4000\nrooflet_worker_prefix_cache_hit_tokens_total 1000\n';
+    await page.goto(`${fleet.url}/#/plans`);
+    await open('requests');
+    const select = page.getByRole('combobox', { name: 'Deployment' });
+    await select.selectOption('default/chat');
+    await page.getByText('a simulated Mac has no engine').waitFor();
+    // Simulated Macs have no worker.
+    await page.route('**/proxy/metrics/replicas/**', (route) => route.fulfill({ contentType: 'text/plain', body: text }));
+    await settles(async () => {
+      const replicas = list('mrep', '-l', 'rooflet.dev/deployment=chat').filter((replica) => replica.status?.phase === 'Ready').length;
+      const worker = metrics(text);
+      const times = await page.evaluate(() => [...document.querySelectorAll('table[aria-label="Times in the engine"] tbody tr')].map((line) => [...line.cells].map((cell) => cell.innerText)));
+      const names = { 'To first token': 'time_to_first_token', 'Between tokens': 'inter_token_latency', 'Whole request': 'request_duration' };
+      assert.deepEqual(times.map(([label]) => label), Object.keys(names));
+      for (const [label, ...cells] of times) {
+        [0.5, 0.95, 0.99].forEach((share, index) => showsTime(`${label}, quantile ${share}`, cells[index], 0, worker.quantile(share, `rooflet_worker_${names[label]}_seconds`)));
+      }
+      const facts = await figures(page, 'Engine');
+      shows('running', facts.Running, 0, 2 * replicas);
+      shows('queued', facts.Queued, 0, 5 * replicas);
+      shows('prefix hits', facts['Prefix hits'], 0, 25);
+      shows('looked up', facts['Prefix hits'], 1, 4000 * replicas);
+      assert.equal(facts.Ends, `${70 * replicas} stop, ${3 * replicas} failed`);
+    });
+    await axe(page, 'requests with figures of the engine');
+    await page.unroute('**/proxy/metrics/replicas/**');
   });
 
   await step('requests of the last minute, by model and key', async () => {

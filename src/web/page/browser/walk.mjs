@@ -111,6 +111,15 @@ try {
     assert.equal(kubectl('get', 'mdep/assistant', '-o', 'jsonpath={.spec.replicas}'), '3');
   });
 
+  await step('the figures of a canary analysis', async () => {
+    // The controller keeps the result until the next analysis.
+    const analysis = 'inconclusive: 3 of 20 requests; all golden prompts passed';
+    kubectl('patch', 'mdep/summaries', '--subresource=status', '--type=merge', '-p', JSON.stringify({ status: { rollout: { analysis } } }));
+    await open('deployment');
+    await page.getByText(analysis, { exact: true }).waitFor();
+    await until('the same text', () => kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.analysis}') === analysis);
+  });
+
   await step('changes of a revision, promote, pause, resume, roll back', async () => {
     await open('deployment');
     await page.getByRole('button', { name: 'Changes since 1' }).click();

@@ -233,6 +233,13 @@ async fn logs_and_metrics_come_from_the_agent_of_the_node() {
     let browser = page.browser().await;
     let metrics = browser.get("/proxy/metrics/agents/mini-1").await;
     assert_eq!(text_of(metrics).await, "GET /metrics\n");
+    let metrics = browser.get("/proxy/metrics/replicas/default/a-0").await;
+    assert_eq!(
+        text_of(metrics).await,
+        "GET /replicas/default/a-0/proxy/metrics\n"
+    );
+    let forbidden = browser.get("/proxy/metrics/replicas/secret/a-0").await;
+    assert_eq!(forbidden.status(), 403);
     let log = browser
         .get("/proxy/logs/default/a-0?follow=true&tailLines=5")
         .await;
@@ -245,6 +252,8 @@ async fn logs_and_metrics_come_from_the_agent_of_the_node() {
         "/proxy/metrics/agents/other",
         "/proxy/metrics/agents/..",
         "/proxy/metrics/agents/a%2Fb",
+        "/proxy/metrics/replicas/default/pending",
+        "/proxy/metrics/replicas/default/%2e%2e",
         "/proxy/logs/default/pending",
         "/proxy/logs/default/%2e%2e",
     ] {

@@ -3,17 +3,19 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { keyOf, type ApiKey } from '../api/kinds';
 import { request } from '../api/http';
-import { added, buckets, lastMinute, parseMetrics, quantile, total, totals, type Buckets, type Counters, type Sample } from '../fleet/metrics';
-import { count, number, seconds, short, UNKNOWN } from '../format/text';
+import { added, buckets, lastMinute, parseMetrics, total, totals, type Buckets, type Counters, type Sample } from '../fleet/metrics';
+import { count, number, short, UNKNOWN, words } from '../format/text';
 import { now, serverNow } from '../clock';
 import { deployments, keys, replicas, replicasOf } from '../store';
 import { href } from '../router';
 import { messageOf } from '../ui/Dialog';
 import { Chart } from '../ui/Chart';
-import { Columns, Figure, Panel } from '../ui/Panel';
+import { Columns, Facts, Figure, Panel } from '../ui/Panel';
+import { Quantiles } from '../ui/Quantiles';
 import { Age, Empty, Loaded } from '../ui/State';
 import { Table, type Column } from '../ui/Table';
 import { useTitle, useWatch } from '../ui/use';
+import { Engine } from './Engine';
 
 const INTERVAL_SECONDS = 5;
 const MAX_READINGS = 720;
@@ -40,6 +42,7 @@ export function Requests() {
     <>
       <div class="view-head"><h1>Requests</h1></div>
       <Gateway all={readings} problem={problem} />
+      <Engine />
       <Panel title="By model" aside={<span class="muted">since the start of each worker</span>}><Models /></Panel>
       <Panel title="By key" aside={<span class="muted">days in UTC</span>}><Keys readings={readings} /></Panel>
     </>
@@ -79,11 +82,7 @@ function useReadings(): { readings: Reading[]; problem?: string } {
 function Gateway({ all, problem }: { all: Reading[]; problem?: string }) {
   const last = all[all.length - 1];
   if (!last) return problem ? <Empty title="The gateway's metrics are not available">{problem}</Empty> : <div class="skeleton" role="status" aria-label="Loading"><i /><i /></div>;
-  const byClass = new Map<string, number>();
-  for (const sample of last.samples) {
-    if (sample.name === 'rooflet_gateway_requests_total') byClass.set(sample.labels.code ?? '', (byClass.get(sample.labels.code ?? '') ?? 0) + sample.value);
-  }
-  const errors = [...byClass].filter(([code]) => code !== '2xx');
+  const errors = errorsOf(last.samples);
   const times = all.slice(1).map((reading) => Math.round(reading.at));
   const rates = all.slice(1).map((reading, index) => rate(all[index]!, reading));
   const waiting = all.slice(1).map((reading) => total(reading.samples, 'rooflet_gateway_queued_requests') ?? null);
@@ -94,7 +93,7 @@ function Gateway({ all, problem }: { all: Reading[]; problem?: string }) {
         <Figure label="Requests/s" value={number(rates[rates.length - 1] ?? undefined)} note="last seconds" />
         <Figure label="In progress" value={count(total(last.samples, 'rooflet_gateway_outstanding_requests'))} />
         <Figure label="Queued" value={count(total(last.samples, 'rooflet_gateway_queued_requests'))} />
-        <Figure label="Finished" value={count(total(last.samples, 'rooflet_gateway_requests_total'))} note={errors.length === 0 ? 'no errors' : errors.map(([code, amount]) => `${count(amount)} ${code}`).join(', ')} />
+        <Figure label="Finished" value={count(total(last.samples, 'rooflet_gateway_requests_total'))} note={errors.length === 0 ? 'no errors' : undefined} />
         <Figure label="Retries" value={count(total(last.samples, 'rooflet_gateway_retries_total'))} note={`${count(total(last.samples, 'rooflet_gateway_hedges_total'))} hedges, ${count(total(last.samples, 'rooflet_gateway_fallbacks_total'))} fallbacks`} />
       </dl>
       <Columns
@@ -103,32 +102,29 @@ function Gateway({ all, problem }: { all: Reading[]; problem?: string }) {
             ? <Chart title="All models" times={times} format={number} mark={short} lines={[{ label: 'requests/s', values: rates, look: 'measured' }, { label: 'queued', values: waiting, look: 'predicted' }]} />
             : <p class="muted">The chart begins when this view is opened.</p>}
         </Panel>}
-        side={<Panel title="Times">
-          <table class="sum wide-sum" aria-label="Times">
-            <thead><tr><th scope="col"><span class="hidden">Time</span></th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th></tr></thead>
-            <tbody>
-              <Times label="To first token" name={HISTOGRAMS.first} all={all} />
-              <Times label="Whole request" name={HISTOGRAMS.whole} all={all} />
-              <Times label="In the queue" name={HISTOGRAMS.queue} all={all} />
-            </tbody>
-          </table>
+        side={<><Panel title="Times">
+          <Quantiles label="Times" of={[['To first token', recent(all, HISTOGRAMS.first)], ['Whole request', recent(all, HISTOGRAMS.whole)], ['In the queue', recent(all, HISTOGRAMS.queue)]]} />
           <p class="note muted">Of the requests while this view is open, or of all requests since the gateway's start if there were none. Interpolated in the histogram's buckets.</p>
-        </Panel>}
+        </Panel>
+        {errors.length > 0 && <Panel title="Errors" aside={<span class="muted">since the gateway's start</span>}><Facts of={errors} /></Panel>}</>}
       />
     </>
   );
 }
 
-function Times({ label, name, all }: { label: string; name: string; all: Reading[] }) {
+/** Counts since the view was opened, or of all requests if there were none. */
+function recent(all: Reading[], name: string): Buckets {
   const now = buckets(all[all.length - 1]!.samples, name);
   const since = added(now, buckets(all[0]!.samples, name));
-  const used: Buckets = (since[since.length - 1]?.[1] ?? 0) > 0 ? since : now;
-  return (
-    <tr>
-      <th scope="row">{label}</th>
-      {[0.5, 0.95, 0.99].map((share) => <td key={share}>{seconds(quantile(used, share))}</td>)}
-    </tr>
-  );
+  return (since[since.length - 1]?.[1] ?? 0) > 0 ? since : now;
+}
+
+/** Counts of requests without an answer by status class and by the reason of a rejection. */
+function errorsOf(samples: Sample[]): [string, string][] {
+  const by = (name: string, label: string) => [...totals(samples, `rooflet_gateway_${name}`, (labels) => labels[label] ?? '')];
+  return [...by('requests_total', 'code').filter(([code]) => code !== '2xx'), ...by('refusals_total', 'reason'), ...by('key_denials_total', 'reason')]
+    .filter(([, amount]) => amount > 0)
+    .map(([reason, amount]) => [words(reason), count(amount)]);
 }
 
 function rate(before: Reading, after: Reading): number | null {
