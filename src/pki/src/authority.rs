@@ -137,9 +137,16 @@ impl Authority {
         })
     }
 
-    /// Reads the files again, which another process may have rotated.
+    /// Reads the files again, which another process may have rotated. Writes no files: the current authority
+    /// stays in use while there is no file, or if its authority is not valid now.
     pub fn reload(&self, clock: &Clock) -> Result<(), OpenAuthorityError> {
-        let read = Issuing::open(&self.directory, self.kind, clock.now())?;
+        let Some(stored) = Stored::read(&self.directory, self.kind)? else {
+            return Ok(());
+        };
+        if !stored.valid.contains(&clock.now()) {
+            return Ok(());
+        }
+        let read = stored.issuing;
         let mut issuing = lock(&self.issuing);
         let is_same =
             read.certificate == issuing.certificate && read.previous.is_some() == issuing.previous.is_some();
@@ -212,8 +219,17 @@ impl Authority {
     }
 }
 
-impl Issuing {
-    fn open(directory: &Path, kind: AuthorityKind, now: Timestamp) -> Result<Self, OpenAuthorityError> {
+/// Content of an authority's files.
+struct Stored {
+    issuing: Issuing,
+    key: KeyPair,
+    common_name: String,
+    valid: RangeInclusive<Timestamp>,
+}
+
+impl Stored {
+    /// Returns `None` if there is no authority.
+    fn read(directory: &Path, kind: AuthorityKind) -> Result<Option<Self>, OpenAuthorityError> {
         let path = directory.join(kind.file());
         let read = |path: &Path| {
             private_file::read(path).map_err(|source| OpenAuthorityError::Read {
@@ -222,33 +238,58 @@ impl Issuing {
             })
         };
         let Some(pem) = read(&path)? else {
-            let (pem, issuing) = Self::generate(kind, now, None).map_err(OpenAuthorityError::Generate)?;
-            private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
-            return Ok(issuing);
+            return Ok(None);
         };
         let invalid = |detail| OpenAuthorityError::Invalid {
             path: path.clone(),
             detail,
         };
-        let (mut issuing, key) = Self::parse(&pem).map_err(invalid)?;
+        let (mut issuing, key) = Issuing::parse(&pem).map_err(invalid)?;
         let (common_name, valid) = subject_and_validity(&issuing.certificate)
             .ok_or_else(|| invalid("certificate: its subject or validity is missing".to_owned()))?;
-        if !valid.contains(&now) {
-            let (pem, issued) =
-                Self::self_signed(&common_name, key, now, None).map_err(OpenAuthorityError::Generate)?;
-            private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
-            warn!(
-                file = %path.display(),
-                from = %valid.start(),
-                until = %valid.end(),
-                "the certificate authority was not valid now, probably because of a wrong clock; issued it again \
-                 with the same key: joined nodes need no change, copies of the kubeconfig must be replaced"
-            );
-            issuing = issued;
-        }
         let previous = read(&directory.join(kind.previous_file()))?;
         issuing.previous = previous.and_then(|pem| Previous::parse(&pem, &issuing.certificate));
-        Ok(issuing)
+        Ok(Some(Self {
+            issuing,
+            key,
+            common_name,
+            valid,
+        }))
+    }
+}
+
+impl Issuing {
+    fn open(directory: &Path, kind: AuthorityKind, now: Timestamp) -> Result<Self, OpenAuthorityError> {
+        let path = directory.join(kind.file());
+        let Some(stored) = Stored::read(directory, kind)? else {
+            let (pem, issuing) = Self::generate(kind, now, None).map_err(OpenAuthorityError::Generate)?;
+            private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
+            return Ok(issuing);
+        };
+        let Stored {
+            issuing,
+            key,
+            common_name,
+            valid,
+        } = stored;
+        if valid.contains(&now) {
+            return Ok(issuing);
+        }
+        let (pem, issued) =
+            Self::self_signed(&common_name, key, now, None).map_err(OpenAuthorityError::Generate)?;
+        private_file::write(&path, &pem).map_err(OpenAuthorityError::Write)?;
+        warn!(
+            file = %path.display(),
+            from = %valid.start(),
+            until = %valid.end(),
+            "the certificate authority was not valid now, probably because of a wrong clock; issued it again \
+             with the same key: joined nodes need no change, copies of the kubeconfig must be replaced"
+        );
+        // It belongs to the key, which is the same.
+        Ok(Self {
+            previous: issuing.previous,
+            ..issued
+        })
     }
 
     /// Returns a new authority and its file. `replaced` signs the new certificate, too.

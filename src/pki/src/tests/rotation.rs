@@ -56,6 +56,25 @@ fn clients_of_both_authorities_trust_the_server_until_the_old_one_is_retired() {
 }
 
 #[test]
+fn reload_keeps_the_authority_and_writes_no_file_if_there_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap();
+    let (file, before) = (dir.path().join("ca.pem"), authority.certificate_pem());
+    let content = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    authority.reload(&Clock::System).unwrap();
+    assert!(!file.exists(), "only the owner of the files creates an authority");
+    assert_eq!(authority.certificate_pem(), before);
+
+    // A clock before the start of the authority's validity.
+    let early = Clock::Manual(ManualClock::new(rooflet_base::clock::at(0)));
+    fs::write(&file, &content).unwrap();
+    authority.reload(&early).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), content);
+    assert_eq!(authority.certificate_pem(), before);
+}
+
+#[test]
 fn client_follows_the_rotation_of_its_own_process() {
     let dir = tempfile::tempdir().unwrap();
     let (authority, config) = serve(dir.path(), &[], &Clock::System);
