@@ -74,10 +74,17 @@ pub(crate) fn check_change(
             let may_create = [MIRROR_ANNOTATION, RESTORED_ANNOTATION]
                 .iter()
                 .any(|name| annotations.get(name).is_some());
-            allow_if(old.is_some() || may_create, || {
-                format!(
-                    "a node may create only mirrors of its manifests, with the annotation {MIRROR_ANNOTATION}, and replicas of a former API server, with {RESTORED_ANNOTATION}"
-                )
+            let Some(old) = old else {
+                return allow_if(may_create, || {
+                    format!(
+                        "a node may create only mirrors of its manifests, with the annotation {MIRROR_ANNOTATION}, and replicas of a former API server, with {RESTORED_ANNOTATION}"
+                    )
+                });
+            };
+            let labels = |object: &Value| object["metadata"].get("labels").cloned();
+            let is_same = old.get("spec") == new.get("spec") && labels(old) == labels(new);
+            allow_if(is_same, || {
+                format!("node {node:?} may change only status and finalizers of a replica")
             })
         }
         _ => Ok(()),
@@ -227,6 +234,17 @@ mod tests {
             "only replicas with spec.nodeName a",
         );
         replicas(Some(replica("a", "other")), replica("a", "other"), "");
+        let fault = "may change only status and finalizers of a replica";
+        let mut urgent = replica("a", "other");
+        urgent["spec"]["priority"] = json!(1_000);
+        replicas(Some(replica("a", "other")), urgent, fault);
+        let mut labelled = replica("a", "other");
+        labelled["metadata"]["labels"] = json!({"rooflet.dev/deployment": "guide"});
+        replicas(Some(replica("a", "other")), labelled.clone(), fault);
+        replicas(Some(labelled.clone()), replica("a", "other"), fault);
+        let mut released = labelled.clone();
+        released["metadata"]["finalizers"] = json!([]);
+        replicas(Some(labelled), released, "");
         replicas(
             Some(replica("a", "other")),
             replica("b", "other"),
