@@ -298,7 +298,9 @@ fn priority(deployment: &ModelDeployment) -> Priority {
     let observed = deployment
         .status
         .as_ref()
-        .and_then(|status| status.observed_generation);
+        .and_then(|status| status.observed_generation)
+        // The definition's default for new objects is -1.
+        .filter(|generation| *generation >= 0);
     match observed {
         None => Priority::Created,
         Some(_) if observed != deployment.metadata.generation => Priority::Changed,

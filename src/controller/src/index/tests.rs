@@ -357,3 +357,24 @@ fn step_of_a_start_is_less_urgent_than_a_change_of_readiness() {
     assert_eq!(apply("Ready", "True"), Some(Priority::Dependent));
     assert_eq!(apply("Failed", "False"), Some(Priority::Dependent));
 }
+
+#[test]
+fn a_change_of_a_known_deployment_precedes_new_deployments() {
+    let priority = |observed: Option<i64>| {
+        let mut changed = deployment("guide", json!({}), false);
+        changed.metadata.generation = Some(2);
+        changed.status.get_or_insert_default().observed_generation = observed;
+        let key = ObjectKey::new(changed.metadata.namespace.as_deref(), "guide");
+        let mut effects = Effects::default();
+        Index::new(0).apply_deployment(&change(key.clone(), Some(changed)), &mut effects);
+        effects.deployments.get(&key).copied()
+    };
+    assert_eq!(priority(None), Some(Priority::Created));
+    assert_eq!(
+        priority(Some(-1)),
+        Some(Priority::Created),
+        "the definition's default"
+    );
+    assert_eq!(priority(Some(1)), Some(Priority::Changed));
+    assert_eq!(priority(Some(2)), Some(Priority::Dependent));
+}
