@@ -15,7 +15,7 @@ use crate::builtin::{
     BuiltIn, CONFIG_MAP_STORAGE, NAMESPACE_STORAGE, SERVICE_ACCOUNT_STORAGE, is_terminating,
 };
 use crate::controller::watch_loop::{self, WatchLoop};
-use crate::endpoints::options::WriteOptions;
+use crate::endpoints::options::{DeleteOptions, WriteOptions};
 use crate::engine::{Edit, Engine, Target, Warnings};
 use crate::object;
 use crate::status::{ApiError, Reason};
@@ -145,6 +145,12 @@ impl NamespaceDefaults {
         if has_authority(&record.json(), authority) {
             return Ok(());
         }
+        // Its content cannot be changed. The event of the deletion causes a new one.
+        if record.json()["immutable"] == true {
+            let options = DeleteOptions::default();
+            let deleted = self.engine.delete(&target, &options).await;
+            return expect_race(deleted.map(drop));
+        }
         let change = |map: &Value, _: &mut Warnings| Ok(with_authority(map.clone(), authority));
         let (edit, mut warnings) = (Edit::Change(&change), Warnings::default());
         let updated = self
@@ -194,10 +200,8 @@ fn affected_namespace(key: &str, change: EventKind) -> Option<&str> {
     }
     let (path, name, may_need_work) = match key.strip_prefix(SERVICE_ACCOUNT_STORAGE) {
         Some(path) => (path, SERVICE_ACCOUNT, deleted),
-        None => {
-            let changed = deleted || matches!(change, EventKind::Modified);
-            (key.strip_prefix(CONFIG_MAP_STORAGE)?, CONFIG_MAP, changed)
-        }
+        // Another client may have created the ConfigMap, with other content.
+        None => (key.strip_prefix(CONFIG_MAP_STORAGE)?, CONFIG_MAP, true),
     };
     let (namespace, own) = path.split_once('/')?;
     (own == name && may_need_work).then_some(namespace)
@@ -205,11 +209,16 @@ fn affected_namespace(key: &str, change: EventKind) -> Option<&str> {
 
 fn has_authority(map: &Value, authority: &str) -> bool {
     map["data"] == json!({AUTHORITY: authority})
+        && map["binaryData"].is_null()
         && !object::text(map, &["metadata", "annotations", DESCRIPTION_ANNOTATION]).is_empty()
 }
 
 fn with_authority(mut map: Value, authority: &str) -> Value {
     map["data"] = json!({AUTHORITY: authority});
+    if let Some(map) = map.as_object_mut() {
+        // It could have the same key.
+        map.remove("binaryData");
+    }
     map["metadata"]["annotations"][DESCRIPTION_ANNOTATION] = json!(DESCRIPTION);
     map
 }
@@ -246,7 +255,7 @@ mod tests {
         check("/core/serviceaccounts/a/other", [None, None, None]);
         check(
             "/core/configmaps/a/kube-root-ca.crt",
-            [None, Some("a"), Some("a")],
+            [Some("a"), Some("a"), Some("a")],
         );
         check("/core/configmaps/a/other", [None, None, None]);
         check("/core/secrets/a/default", [None, None, None]);
@@ -254,10 +263,12 @@ mod tests {
 
     #[test]
     fn config_map_is_repaired_without_other_changes() {
-        let map = json!({"metadata": {"name": "kube-root-ca.crt", "labels": {"a": "b"}}, "data": {"x": "y"}});
+        let map = json!({"metadata": {"name": "kube-root-ca.crt", "labels": {"a": "b"}},
+            "data": {"x": "y"}, "binaryData": {"ca.crt": "eA=="}});
         assert!(!has_authority(&map, "PEM"));
         let repaired = with_authority(map, "PEM");
         assert_eq!(repaired["data"], json!({"ca.crt": "PEM"}));
+        assert_eq!(repaired["binaryData"], Value::Null);
         assert_eq!(repaired["metadata"]["labels"]["a"], "b");
         assert!(has_authority(&repaired, "PEM"));
         assert!(!has_authority(&repaired, "rotated"));

@@ -191,6 +191,11 @@ async fn every_namespace_has_an_account_and_the_authority() {
     let is_repaired = |_: u16, body: &Value| body["data"] == created["data"];
     until(&server, &map("team"), "the repaired authority", is_repaired).await;
 
+    let frozen = json!({"immutable": true, "data": {"ca.crt": "other"}});
+    assert_eq!(server.merge(&map("team"), &frozen).await.code, 200);
+    let is_new = |code: u16, body: &Value| code == 200 && body["data"] == created["data"];
+    until(&server, &map("team"), "another ConfigMap", is_new).await;
+
     authority.rotate(Clock::System.now()).expect("a new authority");
     let both = json!({"ca.crt": authority.certificate_pem()});
     assert_ne!(both, created["data"]);
