@@ -36,7 +36,7 @@ export function Engine() {
         {names.map((name) => <option key={name} value={name}>{name.replace(/^default\//, '')}</option>)}
       </select>}
     >
-      {!known ? <p class="muted">Loading…</p> : known.read === 0 ? <p class="muted">{known.all === 0 ? 'No replica is ready.' : `No worker has metrics; a simulated Mac has no engine. ${known.problem ?? ''}`}</p> : <Figures of={known} />}
+      {!known ? <p class="muted">Loading…</p> : known.read === 0 ? <p class="muted">{known.all === 0 ? 'No replica is ready.' : `No worker has metrics; a simulated Mac has no engine. Last problem: ${known.problem ?? 'none'}.`}</p> : <Figures of={known} />}
     </Panel>
   );
 }
