@@ -147,7 +147,7 @@ function Speed({ replica }: { replica: ModelReplica }) {
 const MAX_LINES = 500;
 
 function Log({ replica }: { replica: ModelReplica }) {
-  const [text, setText] = useState<string[]>([]);
+  const [text, setText] = useState<string[]>();
   const [following, setFollowing] = useState(false);
   const [problem, setProblem] = useState<string>();
   const frame = useRef<HTMLPreElement>(null);
@@ -185,7 +185,7 @@ function Log({ replica }: { replica: ModelReplica }) {
         <label class="check"><input type="checkbox" checked={following} onChange={(event) => setFollowing(event.currentTarget.checked)} /> Follow</label>
         {problem && <span class="problem" role="alert">{problem}</span>}
       </div>
-      <pre ref={frame} class="log" tabIndex={0} aria-label={`Log of ${name}`}>{text.length > 0 ? text.join('\n') : problem ? '' : 'The log is empty.'}</pre>
+      <pre ref={frame} class="log" tabIndex={0} aria-label={`Log of ${name}`}>{problem ? text?.join('\n') : !text ? 'Loading…' : text.join('\n') || 'The log is empty.'}</pre>
     </>
   );
 }
