@@ -190,7 +190,7 @@ fn one_trace_covers_gateway_agent_and_worker() {
     );
 }
 
-/// Checks that the metrics of gateway and worker link to the trace, in the format for exemplars only.
+/// Checks that the metrics of the gateway link to the trace, in the format for exemplars only.
 fn exemplars_link_to_the_trace(fleet: &Fleet) {
     let link = format!("# {{trace_id=\"{TRACE}\"}} ");
     let formats = ["application/openmetrics-text; version=1.0.0", "text/plain"];

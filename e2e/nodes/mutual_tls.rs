@@ -271,13 +271,10 @@ fn joined_agent_serves_with_stored_certificate_without_control_plane() {
     });
 }
 
-#[test]
-fn anonymous_gateway_is_named_in_its_readiness() {
-    let Some(address) = network_address() else {
-        return not_run("an address besides loopback");
-    };
+/// Starts a fleet whose gateway listens at `address`. Returns it and the gateway's host and port.
+fn with_gateway_at(address: &str, flag: &str) -> Option<(Cluster, String)> {
     let mut gateway = String::new();
-    let started = Cluster::with(&["--allow-anonymous"], |args, log| {
+    let started = Cluster::with(&[flag], |args, log| {
         let listens = |arg: &String| match arg.strip_prefix("--gateway-listen=127.0.0.1:") {
             Some(port) => {
                 gateway = format!("{address}:{port}");
@@ -288,7 +285,17 @@ fn anonymous_gateway_is_named_in_its_readiness() {
         let args: Vec<_> = args.iter().map(listens).collect();
         Process::start(&args, log)
     });
-    let Some(_cluster) = started else { return };
+    started.map(|cluster| (cluster, gateway))
+}
+
+#[test]
+fn anonymous_gateway_is_named_in_its_readiness() {
+    let Some(address) = network_address() else {
+        return not_run("an address besides loopback");
+    };
+    let Some((_cluster, gateway)) = with_gateway_at(&address, "--allow-anonymous") else {
+        return;
+    };
     let any = Client::new(None);
     let text = eventually("a ready gateway", || {
         match any.get(&format!("https://{gateway}/ready"))? {
@@ -307,19 +314,9 @@ fn gateway_on_the_network_serves_https() {
     let Some(address) = network_address() else {
         return not_run("an address besides loopback");
     };
-    let mut gateway = String::new();
-    let started = Cluster::with(&["--require-keys"], |args, log| {
-        let listens = |arg: &String| match arg.strip_prefix("--gateway-listen=127.0.0.1:") {
-            Some(port) => {
-                gateway = format!("{address}:{port}");
-                format!("--gateway-listen={gateway}")
-            }
-            None => arg.clone(),
-        };
-        let args: Vec<_> = args.iter().map(listens).collect();
-        Process::start(&args, log)
-    });
-    let Some(cluster) = started else { return };
+    let Some((cluster, gateway)) = with_gateway_at(&address, "--require-keys") else {
+        return;
+    };
     let any = Client::new(None);
     let (status, text) = eventually("an answer to plain HTTP", || {
         any.get(&format!("http://{gateway}/health"))

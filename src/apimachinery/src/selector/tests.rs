@@ -124,54 +124,6 @@ fn required_texts_are_in_the_json_of_selected_objects() {
     assert_eq!(fields.required_texts().collect::<Vec<_>>(), ["3"]);
 }
 
-/// Prints the time of three ways to select objects by label.
-#[test]
-#[ignore = "measures; run with --nocapture"]
-#[expect(clippy::disallowed_methods, reason = "measures with the real clock")]
-fn time_of_label_selection() {
-    const OBJECTS: usize = 20_000;
-    let texts: Vec<String> = (0..OBJECTS)
-        .map(|number| {
-            let metadata = json!({"annotations": {"padding": "x".repeat(600)}, "name": format!("object-{number}"),
-                "labels": {"app": "model", "node": format!("n{}", number % 50)}});
-            json!({"apiVersion": "a/v1", "kind": "K", "metadata": metadata, "spec": {"n": number}}).to_string()
-        })
-        .collect();
-    let places: Vec<_> = texts.iter().map(|text| locate_labels(text.as_bytes())).collect();
-    for (text, required) in [("node=n7", r#""node":"n7""#), ("app=model", r#""app":"model""#)] {
-        let selector = LabelSelector::parse(text).unwrap();
-        let parsed = |text: &str| selector.matches(&serde_json::from_str(text).unwrap());
-        let by_excerpt = |at: usize| {
-            let labels = places[at].clone().map(|place| &texts[at].as_bytes()[place]);
-            selector.matches_text(labels.unwrap_or_default()) == Some(true)
-        };
-        let ways: [(&str, &dyn Fn(usize) -> bool); 3] = [
-            ("parse", &|at| parsed(&texts[at])),
-            ("search the text, then parse", &|at| {
-                texts[at].contains(required) && parsed(&texts[at])
-            }),
-            ("labels only", &by_excerpt),
-        ];
-        for (way, select) in ways {
-            let mut took: Vec<_> = (0..5)
-                .map(|_| {
-                    let begin = std::time::Instant::now();
-                    let selected = (0..OBJECTS).filter(|at| select(*at)).count();
-                    (begin.elapsed(), selected)
-                })
-                .collect();
-            took.sort_unstable();
-            let [(least, selected), .., (most, _)] = took[..] else {
-                unreachable!("five runs");
-            };
-            println!(
-                "{text}, {selected} selected: {way}: {:?} ({least:?} to {most:?})",
-                took[2].0
-            );
-        }
-    }
-}
-
 proptest::proptest! {
     #[test]
     fn parsing_never_panics(text in "[ a=!,()<>inot\\\\-]{0,24}") {

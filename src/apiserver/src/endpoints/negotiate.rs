@@ -40,7 +40,7 @@ impl MetaVersion {
 pub(crate) enum Encoding {
     Json,
     Yaml,
-    /// Of built-in kinds, and of the metadata of all kinds.
+    /// For built-in kinds, and for the metadata of all kinds.
     Protobuf,
 }
 

@@ -226,8 +226,8 @@ mod tests {
         let here = Arc::new(Here::default());
         let renderer: Arc<dyn RenderElsewhere> = here.clone();
         let prompter = prompter(1000).with_request_templates(RequestTemplates::rendered_by(renderer));
-        let own = tokens(&prompter, Some("say {{ messages[0].content }}")).unwrap();
-        assert_eq!(own, "say hello");
+        let own = tokens(&prompter, Some("answer {{ messages[0].content }}")).unwrap();
+        assert_eq!(own, "answer hello");
         assert_eq!(*here.0.lock().unwrap(), 1);
         assert_ne!(tokens(&prompter, None).unwrap(), own);
         let failed = tokens(&prompter, Some("{{ raise_exception('no users') }}")).unwrap_err();
