@@ -40,6 +40,8 @@ pub struct Fleet {
     pub(super) reserve_node_failures: usize,
     /// Nodes with replicas of each deployment, without terminating replicas.
     nodes_of_deployments: HashMap<ReplicaKey, BTreeSet<String>>,
+    /// Number of nodes by the lowest priority of their replicas that can be preempted.
+    lowest_priorities: BTreeMap<i32, usize>,
     changes: Changes,
     /// Changes since the last call of [`Fleet::take_growth`].
     growth: Growth,
@@ -228,6 +230,7 @@ impl Fleet {
             }
         }
         self.machines.leave(state.machine_id);
+        self.count_lowest(state.lowest_priority, None);
         let claims: BTreeMap<_, _> = state
             .residents
             .into_iter()
@@ -376,6 +379,7 @@ impl Fleet {
     fn recount(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let before = std::mem::take(&mut node.copies);
+        let lowest_before = node.lowest_priority;
         node.recount();
         for deployment in before
             .keys()
@@ -396,6 +400,30 @@ impl Fleet {
             let nodes = self.nodes_of_deployments.entry(deployment.clone()).or_default();
             nodes.insert(node.name.clone());
         }
+        let lowest = node.lowest_priority;
+        self.count_lowest(lowest_before, lowest);
+    }
+
+    fn count_lowest(&mut self, before: Option<i32>, now: Option<i32>) {
+        if before == now {
+            return;
+        }
+        if let Some(now) = now {
+            *self.lowest_priorities.entry(now).or_default() += 1;
+        }
+        if let Some(before) = before
+            && let Some(count) = self.lowest_priorities.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.lowest_priorities.remove(&before);
+            }
+        }
+    }
+
+    /// Returns the lowest priority of all replicas that can be preempted.
+    pub(super) fn lowest_priority(&self) -> Option<i32> {
+        self.lowest_priorities.keys().next().copied()
     }
 
     /// Returns the indices of the nodes with replicas of the request's deployment, in order, with
@@ -493,11 +521,7 @@ impl Fleet {
     /// Returns the smallest memory that the request needs on a node of the fleet, or `None` if it
     /// runs on none of their machines.
     pub(crate) fn least_memory(&mut self, request: &ReplicaRequest) -> Option<Bytes> {
-        let (fits, nodes) = self.fits(request);
-        let needs = nodes
-            .iter()
-            .filter_map(|node| fits[node.machine_id].memory(request));
-        needs.min()
+        self.machines.least_memory(request)
     }
 
     /// Returns the memory that the request needs on the node, or `None` if it never runs there.

@@ -1,10 +1,10 @@
 //! Explanation why a replica is unschedulable, aggregated by class of node.
 
+pub(crate) mod index;
 mod remedy;
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -15,7 +15,8 @@ use crate::fleet::node::NodeState;
 use crate::placement::filter::rejections;
 use crate::placement::rejection::Rejection;
 use crate::placement::topology::Domains;
-use crate::unschedulable::remedy::{Case, Cases, remedies};
+use crate::unschedulable::index::RejectionIndex;
+use crate::unschedulable::remedy::{Case, remedies};
 
 /// Maximum number of node classes in a message, and of their reasons in total. Nodes of other
 /// classes are only counted.
@@ -55,15 +56,37 @@ pub(super) struct Search<'a> {
     pub(super) nodes: &'a [NodeState],
     pub(super) fits: &'a Fits<'a>,
     pub(super) domains: Option<&'a Domains>,
+    /// Minimum number of replicas over all domains.
+    fewest: u32,
     /// Number of node failures that the node-loss reserve covers.
-    pub(super) reserve: usize,
+    reserve: usize,
 }
 
-impl Search<'_> {
-    /// Calls `report` with every rejection of the node at index `at`. `objection` is the rejection
-    /// of the spread.
-    pub(super) fn against(&self, at: usize, objection: Option<Rejection>, mut report: impl FnMut(Rejection)) {
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        request: &'a ReplicaRequest,
+        nodes: &'a [NodeState],
+        fits: &'a Fits<'a>,
+        domains: Option<&'a Domains>,
+        reserve: usize,
+    ) -> Self {
+        Self {
+            request,
+            nodes,
+            fits,
+            domains,
+            fewest: domains.map_or(0, Domains::fewest),
+            reserve,
+        }
+    }
+
+    /// Calls `report` with every rejection of the node at index `at`. The rejection of the spread is
+    /// the last one.
+    fn against(&self, at: usize, mut report: impl FnMut(Rejection)) {
         let node = &self.nodes[at];
+        let objection = self
+            .domains
+            .and_then(|domains| domains.objection(at, self.fewest));
         let load = node.load_for(self.request);
         let mut is_free = true;
         let ControlFlow::Continue(()) = rejections(
@@ -83,41 +106,16 @@ impl Search<'_> {
             report(rejection);
         }
     }
-}
 
-/// Groups of one class, by rank and summary.
-type Groups = BTreeMap<(u8, Cow<'static, str>), Group>;
-
-/// Groups of all classes. Thousands of nodes have few machines, so the class of a machine is looked
-/// up once.
-#[derive(Default)]
-struct Classes<'a> {
-    all: Vec<(&'a str, Groups)>,
-    by_name: BTreeMap<&'a str, usize>,
-    by_machine: HashMap<usize, usize>,
-}
-
-impl<'a> Classes<'a> {
-    fn groups_of(&mut self, node: &'a NodeState) -> &mut Groups {
-        let known = self.by_machine.get(&node.machine_id).copied();
-        let at = match known.filter(|at| self.all[*at].0 == node.class) {
-            Some(at) => at,
-            None => {
-                let at = *self.by_name.entry(&node.class).or_insert_with(|| {
-                    self.all.push((&node.class, Groups::new()));
-                    self.all.len() - 1
-                });
-                self.by_machine.insert(node.machine_id, at);
-                at
-            }
-        };
-        &mut self.all[at].1
-    }
-
-    /// Returns the classes by name.
-    fn in_order(mut self) -> impl Iterator<Item = (&'a str, Groups)> {
-        self.all.sort_by_key(|(name, _)| *name);
-        self.all.into_iter()
+    /// Returns the first rejection of the node at index `at`, and the set of all.
+    fn evaluate(&self, at: usize) -> (Option<Rejection>, Case) {
+        let mut first: Option<Rejection> = None;
+        let mut case = Case::new(&self.nodes[at], at, self.request);
+        self.against(at, |rejection| {
+            case.add(&rejection);
+            first.get_or_insert(rejection);
+        });
+        (first, case)
     }
 }
 
@@ -153,49 +151,23 @@ impl Unschedulable {
         self.reason
     }
 
-    /// Evaluates every node.
-    pub(super) fn new(search: &Search<'_>) -> Self {
-        let mut classes = Classes::default();
-        let mut cases = Cases::default();
-        let objections = search.domains.map(Domains::objections);
-        for (at, node) in search.nodes.iter().enumerate() {
-            let objection = objections.as_ref().and_then(|objections| objections(at));
-            let mut first: Option<Rejection> = None;
-            let mut case = Case::new(node, at, search.request);
-            search.against(at, objection, |rejection| {
-                case.add(&rejection);
-                first.get_or_insert(rejection);
+    /// Explains the rejections in `index`.
+    pub(super) fn new(search: &Search<'_>, index: &RejectionIndex) -> Self {
+        let mut by_class: BTreeMap<&str, Vec<Group>> = BTreeMap::new();
+        for (class, nodes, at, margin) in index.groups() {
+            let (Some(rejection), _) = search.evaluate(at) else {
+                continue;
+            };
+            by_class.entry(class).or_default().push(Group {
+                nodes,
+                margin,
+                nearest: (at, rejection),
             });
-            cases.add_closest(case);
-            let Some(rejection) = first else { continue };
-            let margin = rejection.margin();
-            let groups = classes.groups_of(node);
-            match groups.get_mut(&(rejection.rank(), rejection.summary())) {
-                None => {
-                    let key = (rejection.rank(), rejection.summary());
-                    let group = Group {
-                        nodes: 1,
-                        margin,
-                        nearest: (at, rejection),
-                    };
-                    groups.insert(key, group);
-                }
-                Some(group) => {
-                    group.nodes += 1;
-                    if margin > group.margin {
-                        (group.margin, group.nearest) = (margin, (at, rejection));
-                    }
-                }
-            }
         }
-        let mut classes: Vec<(&str, Vec<Group>)> = classes
-            .in_order()
-            .map(|(name, groups)| {
-                let mut groups: Vec<_> = groups.into_values().collect();
-                groups.sort_by(|a, b| nearest_first(a.nearness(), b.nearness()));
-                (name, groups)
-            })
-            .collect();
+        let mut classes: Vec<(&str, Vec<Group>)> = by_class.into_iter().collect();
+        for (_, groups) in &mut classes {
+            groups.sort_by(|a, b| nearest_first(a.nearness(), b.nearness()));
+        }
         let nearness = |groups: &[Group]| groups.first().map_or((0, 0.0), Group::nearness);
         classes.sort_by(|(_, a), (_, b)| nearest_first(nearness(a), nearness(b)));
         let nearest = classes.first().and_then(|(_, groups)| groups.first());
@@ -213,7 +185,7 @@ impl Unschedulable {
             classes,
             others: (omitted.len(), omitted.iter().map(|class| class.nodes).sum()),
             shortages,
-            remedies: remedies(search, &cases),
+            remedies: remedies(search, index),
         }
     }
 }

@@ -334,6 +334,14 @@ impl Machines {
         self.entries[id].fit(ask, request)
     }
 
+    /// Returns the smallest memory that the request needs on a machine, or `None` if it runs on none.
+    pub(crate) fn least_memory(&mut self, request: &ReplicaRequest) -> Option<Bytes> {
+        let fits = self.fits(request);
+        let in_use = fits.entries.iter().filter(|entry| entry.nodes > 0);
+        let needs = in_use.filter_map(|entry| entry.fits[fits.ask].as_ref()?.memory(request));
+        needs.min()
+    }
+
     /// Returns the requirements of the request on all machines.
     pub(crate) fn fits(&mut self, request: &ReplicaRequest) -> Fits<'_> {
         let ask = self.ask(request);

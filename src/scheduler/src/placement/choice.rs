@@ -8,7 +8,7 @@ use super::reserve::survives;
 use super::score::PlacementScore;
 use crate::fleet::Fleet;
 use crate::request::{ReplicaKey, ReplicaRequest};
-use crate::unschedulable::{Search, Unschedulable};
+use crate::unschedulable::Unschedulable;
 use rooflet_api::v1alpha1::{AntiAffinity, PlacementStrategy};
 use rooflet_roofline::admission::Verdict;
 
@@ -144,28 +144,17 @@ pub(crate) fn choose(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Plac
     })
 }
 
-/// Returns why no node accepts the replica. Consecutive replicas with the same requirements share
-/// the answer. With a required anti-affinity, it depends on the nodes of their deployment.
+/// Returns why no node accepts the replica.
 fn explain(request: &ReplicaRequest, fleet: &mut Fleet) -> Unschedulable {
     let reserve = fleet.reserve_node_failures;
-    let is_apart = request.anti_affinity() == AntiAffinity::Required;
-    let deployment = request.deployment.as_ref().filter(|_| is_apart);
+    let mut own = Vec::new();
+    if request.anti_affinity() == AntiAffinity::Required {
+        own.extend(fleet.siblings(request).into_iter().map(|(at, _)| at));
+    }
+    let nominated = request.nominated.as_deref();
+    own.extend(nominated.and_then(|name| fleet.position(name).ok()));
     fleet.ranked(request, |ranking, nodes, fits| {
-        let known = ranking
-            .explained
-            .take()
-            .filter(|(known, _)| known.as_ref() == deployment);
-        let (_, explained) = ranking.explained.insert(known.unwrap_or_else(|| {
-            let explained = Unschedulable::new(&Search {
-                request,
-                nodes,
-                fits,
-                domains: ranking.domains.as_ref(),
-                reserve,
-            });
-            (deployment.cloned(), explained)
-        }));
-        explained.clone()
+        ranking.explain(request, &own, reserve, nodes, fits)
     })
 }
 

@@ -51,7 +51,10 @@ pub(crate) fn preempt(request: &ReplicaRequest, fleet: &mut Fleet) -> Option<Pre
         let lowest = node.lowest_priority;
         lowest.is_some_and(|lowest| lowest < request.priority)
     };
-    if !fleet.nodes.iter().any(may_yield) {
+    if fleet
+        .lowest_priority()
+        .is_none_or(|lowest| lowest >= request.priority)
+    {
         return None;
     }
     let (fits, nodes) = fleet.fits(request);

@@ -15,7 +15,9 @@ use crate::fleet::Changes;
 use crate::fleet::machine::Fits;
 use crate::fleet::node::{Copies, NodeState};
 use crate::request::{ReplicaKey, ReplicaRequest};
-use crate::unschedulable::Unschedulable;
+use crate::unschedulable::index::RejectionIndex;
+use crate::unschedulable::{Search, Unschedulable};
+use rooflet_api::v1alpha1::AntiAffinity;
 
 /// Maximum heap entries per node before the heaps are rebuilt.
 const MAX_ENTRIES_PER_NODE: usize = 4;
@@ -32,10 +34,13 @@ pub(crate) struct Ranking {
     heaps: Vec<BinaryHeap<Reverse<PlacementScore>>>,
     entries: usize,
     feasible: usize,
-    pub(crate) domains: Option<Domains>,
+    domains: Option<Domains>,
+    /// Rejections of all nodes, from the first explanation on. Always `None` with a spread, because one
+    /// replica changes the rejections of all nodes of a domain.
+    rejections: Option<RejectionIndex>,
     /// Cached explanation if no node is feasible, until the next change. With a required
     /// anti-affinity, for this deployment.
-    pub(crate) explained: Option<(Option<ReplicaKey>, Unschedulable)>,
+    explained: Option<(Option<ReplicaKey>, Unschedulable)>,
 }
 
 impl Ranking {
@@ -56,6 +61,7 @@ impl Ranking {
             entries: 0,
             feasible: 0,
             domains: Domains::new(request, nodes),
+            rejections: None,
             explained: None,
         };
         for (at, node) in nodes.iter().enumerate() {
@@ -107,6 +113,7 @@ impl Ranking {
         let new = &changes.nodes[self.applied..];
         if !new.is_empty() {
             self.explained = None;
+            self.rejections.take_if(|rejections| !rejections.mark(new));
         }
         for &at in new {
             if let Some(domains) = &mut self.domains {
@@ -184,6 +191,50 @@ impl Ranking {
             found.truncate(count);
         }
         found
+    }
+
+    /// Returns why no node accepts the request. Consecutive requests with the same requirements share the
+    /// answer.
+    ///
+    /// `own`: indices of the nodes on which the answer depends on the deployment or the nomination of this
+    /// request. `reserve`: number of node failures that the node-loss reserve covers.
+    pub(crate) fn explain(
+        &mut self,
+        request: &ReplicaRequest,
+        own: &[usize],
+        reserve: usize,
+        nodes: &[NodeState],
+        fits: &Fits<'_>,
+    ) -> Unschedulable {
+        let is_apart = request.anti_affinity() == AntiAffinity::Required;
+        let deployment = request.deployment.as_ref().filter(|_| is_apart);
+        if let Some((known, explained)) = &self.explained
+            && known.as_ref() == deployment
+        {
+            return explained.clone();
+        }
+        let search = |request| Search::new(request, nodes, fits, self.domains.as_ref(), reserve);
+        let this = search(request);
+        let explained = if self.domains.is_some() {
+            Unschedulable::new(&this, &RejectionIndex::new(&this))
+        } else {
+            let shared = search(&self.template);
+            let known = self.rejections.take();
+            let mut rejections = known.unwrap_or_else(|| RejectionIndex::new(&shared));
+            rejections.update(&shared);
+            let shared: Vec<_> = own
+                .iter()
+                .map(|at| (*at, rejections.evaluate_again(&this, *at)))
+                .collect();
+            let explained = Unschedulable::new(&this, &rejections);
+            for (at, findings) in shared.into_iter().rev() {
+                rejections.replace(at, findings);
+            }
+            self.rejections = Some(rejections);
+            explained
+        };
+        self.explained = Some((deployment.cloned(), explained.clone()));
+        explained
     }
 
     /// Returns the best entry of a heap that is still valid, and removes outdated ones.

@@ -115,29 +115,26 @@ impl Domains {
 
     /// Returns why the spread forbids one more replica on the node at index `at`.
     pub(crate) fn against(&self, at: usize) -> Option<Rejection> {
-        self.objections()(at)
+        self.objection(at, self.fewest())
     }
 
     pub(crate) fn allows(&self, at: usize) -> bool {
         self.against(at).is_none()
     }
 
-    /// Like [`Domains::against`], for many nodes.
-    pub(crate) fn objections(&self) -> impl Fn(usize) -> Option<Rejection> {
-        let fewest = self.fewest();
-        move |at| {
-            let domain = self.of(at);
-            if self.excess(domain, fewest).is_some() {
-                return None;
-            }
-            let key = &self.spread.topology_key;
-            Some(match self.names.get(domain) {
-                Some(name) => Rejection::Skew {
-                    domain: format!("{key}={name}"),
-                },
-                None => Rejection::TopologyKeyMissing { key: key.clone() },
-            })
+    /// Like [`Domains::against`]. `fewest`: the minimum over all domains.
+    pub(crate) fn objection(&self, at: usize, fewest: u32) -> Option<Rejection> {
+        let domain = self.of(at);
+        if self.excess(domain, fewest).is_some() {
+            return None;
         }
+        let key = &self.spread.topology_key;
+        Some(match self.names.get(domain) {
+            Some(name) => Rejection::Skew {
+                domain: format!("{key}={name}"),
+            },
+            None => Rejection::TopologyKeyMissing { key: key.clone() },
+        })
     }
 
     /// Returns the smallest maxSkew that permits one more replica on the node at index `at`, or

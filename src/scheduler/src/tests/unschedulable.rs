@@ -1,10 +1,15 @@
 //! Messages for unschedulable replicas.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
 use super::check;
 use super::fixture::{lines, node, replica};
 use crate::fleet::Fleet;
 use crate::placement::choice::place;
-use crate::request::ReplicaRequest;
+use crate::request::{ReplicaKey, ReplicaRequest};
+use rooflet_api::v1alpha1::ModelReplica;
 
 fn message(nodes: &str, replicas: &str) -> String {
     let nodes: Vec<_> = lines(nodes).map(node).collect();
@@ -191,4 +196,80 @@ fn suggests_lower_objectives_if_no_mac_is_fast_enough() {
         message.ends_with("lower spec.objectives: no available Mac reaches them"),
         "{message}"
     );
+}
+
+/// Change of one of six nodes. Numbers select the node.
+#[derive(Debug, Clone)]
+enum Change {
+    Cordon(usize),
+    /// Binds a replica of this size in GiB, or removes it.
+    Occupy(usize, u32),
+    Label(usize, u8),
+    Nominate(usize),
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let node = 0usize..6;
+    prop_oneof![
+        3 => node.clone().prop_map(Change::Cordon),
+        6 => (node.clone(), 1u32..6).prop_map(|(node, gib)| Change::Occupy(node, gib)),
+        1 => (node.clone(), 0u8..2).prop_map(|(node, zone)| Change::Label(node, zone)),
+        1 => node.prop_map(Change::Nominate),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The reasons of an incrementally updated fleet are those of a fleet built from all objects.
+    #[test]
+    fn reasons_follow_each_change(changes in prop::collection::vec(any_change(), 1..40)) {
+        let mut nodes: Vec<_> = (0..6)
+            .map(|index| {
+                let model = if index % 3 == 0 { "tiny:1" } else { "tiny:1,big:22" };
+                node(&format!("n{index} ram={} mem=10 model={model} label=zone:z0", 16 + index / 2))
+            })
+            .collect();
+        let mut bound: BTreeMap<String, ModelReplica> = BTreeMap::new();
+        let mut fleet = Fleet::new(&nodes, []);
+        let mut nominated = None;
+        for change in changes {
+            match change {
+                Change::Cordon(at) => {
+                    nodes[at].spec.unschedulable ^= true;
+                    fleet.set_node(&nodes[at]);
+                }
+                Change::Label(at, zone) => {
+                    let labels = BTreeMap::from([("zone".to_owned(), format!("z{zone}"))]);
+                    nodes[at].metadata.labels = Some(labels);
+                    fleet.set_node(&nodes[at]);
+                }
+                Change::Occupy(at, gib) => {
+                    let line = format!("r{at}-{gib} of=dep on=n{at} model=tiny reserved={gib}");
+                    let replica = replica(&line);
+                    let key = ReplicaKey::of(&replica);
+                    match bound.remove(&key.to_string()) {
+                        Some(_) => fleet.remove_replica(&key),
+                        None => {
+                            fleet.set_replica(&replica);
+                            bound.insert(key.to_string(), replica);
+                        }
+                    }
+                }
+                Change::Nominate(at) => nominated = Some(at),
+            }
+            let nominated = nominated.map_or(String::new(), |at| format!("nominated=n{at}"));
+            for line in [
+                format!("x model=big {nominated}"),
+                "x of=dep model=big anti=Required".to_owned(),
+                "x model=big select=zone:z1".to_owned(),
+                "x model=big spread=zone".to_owned(),
+                "x model=none".to_owned(),
+            ] {
+                let request = ReplicaRequest::new(&replica(&line));
+                let anew = place(&request, &mut Fleet::new(&nodes, bound.values()));
+                prop_assert_eq!(place(&request, &mut fleet), anew, "{}", line);
+            }
+        }
+    }
 }

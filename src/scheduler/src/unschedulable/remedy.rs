@@ -1,14 +1,13 @@
 //! Remedies for an unschedulable replica: changes by a user, smallest first. Every remedy is
 //! verified before it is reported.
 
-use std::collections::BTreeMap;
-
 use crate::condition_taints::condition_of;
 use crate::fleet::node::{Load, NodeState, nominal_size};
 use crate::placement::filter::{format_taint, untolerated_taints};
 use crate::placement::rejection::Rejection;
 use crate::request::ReplicaRequest;
 use crate::unschedulable::Search;
+use crate::unschedulable::index::RejectionIndex;
 use rooflet_api::meta::AGENT_LABELS;
 use rooflet_api::v1alpha1::{ModelSource, NodeModel};
 use rooflet_base::units::Bytes;
@@ -41,17 +40,14 @@ fn effort(rejection: &Rejection) -> u32 {
     }
 }
 
-/// Closest node for each set of rejection kinds.
-#[derive(Default)]
-pub(crate) struct Cases(BTreeMap<u32, Case>);
-
+/// Rejections of one node.
 pub(crate) struct Case {
     at: usize,
     /// Bit set of rejection kinds.
-    kinds: u32,
+    pub(super) kinds: u32,
     effort: u32,
     /// Higher is closer.
-    margin: f64,
+    pub(super) margin: f64,
 }
 
 impl Case {
@@ -73,24 +69,15 @@ impl Case {
     }
 }
 
-impl Cases {
-    pub(crate) fn add_closest(&mut self, case: Case) {
-        match self.0.get(&case.kinds) {
-            Some(known) if known.margin >= case.margin => {}
-            Some(_) | None => drop(self.0.insert(case.kinds, case)),
-        }
-    }
-}
-
 /// Returns alternative remedies, smallest change first. Each suffices without other changes.
-pub(crate) fn remedies(search: &Search<'_>, cases: &Cases) -> Vec<String> {
-    let request = search.request;
-    let model = search.nodes.iter().find_map(|node| {
-        let model = node.machine.model_of(request)?;
-        request.served(model).is_some().then_some(model)
-    });
-    let finder = RemedyFinder { search, model };
-    let mut cases: Vec<&Case> = cases.0.values().collect();
+pub(crate) fn remedies(search: &Search<'_>, index: &RejectionIndex) -> Vec<String> {
+    let copy = index.copy();
+    let finder = RemedyFinder {
+        search,
+        index,
+        model: copy.and_then(|at| search.nodes[at].machine.model_of(search.request)),
+    };
+    let mut cases: Vec<Case> = index.cases().map(|at| search.evaluate(at).1).collect();
     cases.sort_by_key(|case| (case.effort, case.at));
     let mut found: Vec<(u32, String)> = cases
         .into_iter()
@@ -108,6 +95,7 @@ pub(crate) fn remedies(search: &Search<'_>, cases: &Cases) -> Vec<String> {
 
 struct RemedyFinder<'a> {
     search: &'a Search<'a>,
+    index: &'a RejectionIndex,
     /// Servable copy of the model on any node.
     model: Option<&'a NodeModel>,
 }
@@ -117,9 +105,8 @@ impl RemedyFinder<'_> {
     fn find(&self, at: usize) -> Option<(u32, String)> {
         let search = self.search;
         let node = &search.nodes[at];
-        let objection = search.domains.and_then(|domains| domains.against(at));
         let mut all = Vec::new();
-        search.against(at, objection, |rejection| all.push(rejection));
+        search.against(at, |rejection| all.push(rejection));
         let mut longest = None;
         let mut sum = 0;
         let mut changes = Vec::new();
@@ -172,8 +159,7 @@ impl RemedyFinder<'_> {
                 let selector = &request.placement.node_selector;
                 let differs = |(key, value): &(&String, &String)| node.labels.get(*key) != Some(*value);
                 let missing: Vec<_> = selector.iter().filter(differs).collect();
-                let has_all = |node: &NodeState| node.is_selected(&request.placement);
-                let unmatched = match self.search.nodes.iter().any(has_all) {
+                let unmatched = match self.index.is_any_selected() {
                     true => "",
                     false => ", which no node matches",
                 };
@@ -270,9 +256,7 @@ impl RemedyFinder<'_> {
 
     /// Returns whether an existing node could run the replica without other replicas.
     fn could_ever_hold(&self) -> bool {
-        let Search {
-            request, nodes, fits, ..
-        } = self.search;
+        let request = self.search.request;
         let needed = |model: &NodeModel| {
             let served = request.served(model)?;
             let requirements = Requirements::new(
@@ -283,13 +267,7 @@ impl RemedyFinder<'_> {
             );
             Some(requirements.reservation.total())
         };
-        let elsewhere = self.model.and_then(needed);
-        nodes
-            .iter()
-            .any(|node| match &fits[node.machine_id].requirements {
-                Some(requirements) => requirements.fits_empty_node(node.allocatable),
-                None => elsewhere.is_none_or(|needed| needed <= node.allocatable),
-            })
+        self.index.could_ever_hold(self.model.and_then(needed))
     }
 
     /// Returns the smallest suitable Mac.
