@@ -5,8 +5,10 @@
 
 mod api_server;
 mod binary;
+mod certificates;
 mod check;
 mod daemon;
+mod disk_encryption;
 mod engine;
 mod file_system;
 mod files;
@@ -16,6 +18,7 @@ mod machine;
 mod memory;
 mod network;
 mod panics;
+mod ports;
 mod power;
 mod processes;
 pub mod sleep;
@@ -130,12 +133,18 @@ impl Report {
             );
         }
         add(Area::Files, files::state_checks(&host, &settings.state_dir));
+        add(Area::Files, disk_encryption::check().await.into_iter().collect());
         if let Some(model_dir) = &settings.model_dir {
             add(Area::Files, files::checks(&host, "model directory", model_dir));
         }
         let (process, network) = tokio::join!(processes::check(), network::checks(&clock));
         add(Area::Files, vec![files::open_files(), process]);
         add(Area::Network, network);
+        add(Area::Network, vec![ports::check().await]);
+        add(
+            Area::Network,
+            certificates::checks(&settings.state_dir, clock.now()).await,
+        );
         let api_server = api_server::check(settings, &clock).await;
         add(Area::Network, api_server.into_iter().collect());
         if settings.with_sleep {

@@ -18,7 +18,9 @@ pub use authority_rotation::{
     AuthorityRotation, FleetAuthorities, RequestRotationError, RotationPhase, RotationStatus,
     request_retirement, request_rotation, rotation_status,
 };
-pub use machine_certificate::{MachineCertificate, OperatorTlsError, Purpose, operator_tls};
+pub use machine_certificate::{
+    MachineCertificate, OperatorTlsError, Purpose, operator_tls, stored_certificate,
+};
 pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership};
 pub use node_ledger::TrustPublisher;
 pub use published_trust::{ClientAuthorities, PublishedTrust};

@@ -261,6 +261,14 @@ impl MachineCertificate {
     }
 }
 
+/// Returns the PEM text of the certificate that an agent stored in `path`. Returns `None` if there is none
+/// or the file cannot be read.
+pub fn stored_certificate(path: &Utf8Path) -> Option<String> {
+    let text = read_private(path.as_std_path()).ok()??;
+    let held: Held = serde_json::from_str(&text).ok()?;
+    Some(held.certificate).filter(|certificate| !certificate.is_empty())
+}
+
 /// Reads a file and uses its certificate and trust. An unusable file is ignored.
 fn restore(path: &Utf8Path, tls: &MachineTls) -> Held {
     let text = match read_private(path.as_std_path()) {
