@@ -167,7 +167,19 @@ impl HubSnapshot {
     pub fn shape(&self) -> Result<ModelShape, UnservableError> {
         let config = ModelConfig::parse(&self.checkpoint.config)?;
         match &self.checkpoint.tensors {
-            KnownTensors::Headers(tensors) => Ok(ModelShape::new(config, tensors)?),
+            KnownTensors::Headers(tensors) => {
+                let shape = ModelShape::new(config, tensors)?;
+                if shape.head_copies.is_empty() {
+                    return Ok(shape);
+                }
+                // Only the values show whether a stored head is a copy of the embedding table. Until the download,
+                // both count.
+                let config = ModelConfig {
+                    tie_word_embeddings: Some(false),
+                    ..shape.config
+                };
+                Ok(ModelShape::new(config, tensors)?)
+            }
             KnownTensors::Index(_) | KnownTensors::Unknown => Err(UnservableError::NoWeights),
         }
     }

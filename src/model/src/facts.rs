@@ -59,8 +59,8 @@ pub struct ModelFacts {
     half_floats: Weights,
     /// Number of loaded parameters, unpacked.
     pub parameters: u64,
-    /// Bytes in the files that a text engine does not load: vision and audio towers, prediction
-    /// layers, and a second copy of a tied head.
+    /// Bytes in the files that a text engine does not load: vision and audio towers, and prediction
+    /// layers.
     pub left_out: Bytes,
     pub source: WeightsSource,
     pub format: StoredFormat,
@@ -108,11 +108,13 @@ impl ModelFacts {
             Tensors::Headers(table) => {
                 let census = Census::new(table, &format, config.layers);
                 let head = census.part(Part::Head);
-                let tied = config.tied.unwrap_or(head.bytes == Bytes::ZERO) || head.bytes == Bytes::ZERO;
+                // Only the values show whether a stored head is a copy of the embedding table, and the engine loads
+                // both if they differ.
+                let tied = head.bytes == Bytes::ZERO;
                 if let Some(dimensions) = &mut config.dimensions {
                     dimensions.tied_embeddings = tied;
                 }
-                let left_out = census.sum(|part| !is_loaded(part, tied)).bytes;
+                let left_out = census.sum(|part| !part.is_loaded()).bytes;
                 let loaded = Loaded {
                     weights: Weights {
                         native_floats: census.bytes(StoredType::F16) + census.bytes(StoredType::F32)
@@ -120,7 +122,7 @@ impl ModelFacts {
                         ..weights_by_use(tied, |selects| census.sum(selects).bytes)
                     },
                     half_floats: weights_by_use(tied, |selects| census.sum(selects).half_floats),
-                    parameters: census.sum(|part| is_loaded(part, tied)).parameters,
+                    parameters: census.sum(Part::is_loaded).parameters,
                 };
                 (loaded, left_out, WeightsSource::Headers(census))
             }
@@ -132,7 +134,7 @@ impl ModelFacts {
                         .any(|name| Part::of(name, config.layers) == part)
                 };
                 if let Some(dimensions) = &mut config.dimensions {
-                    dimensions.tied_embeddings = config.tied.unwrap_or(!has(Part::Head)) || !has(Part::Head);
+                    dimensions.tied_embeddings = !has(Part::Head);
                 }
                 let mut loaded = estimate(&config, &format)?;
                 let source = match index.total {
@@ -244,21 +246,15 @@ fn estimate(config: &ConfigFacts, format: &StoredFormat) -> Result<Loaded, Facts
     })
 }
 
-/// Returns whether a text engine loads the part. A tied head is the embedding table; the engine
-/// drops a second copy.
-fn is_loaded(part: Part, tied: bool) -> bool {
-    part.is_loaded() && !(tied && part == Part::Head)
-}
-
 /// Groups the bytes of all parts by the time of their use. `sum` returns the bytes of matching
 /// parts.
 fn weights_by_use(tied: bool, sum: impl Fn(&dyn Fn(Part) -> bool) -> Bytes) -> Weights {
     let is_idle = |part: Part| part == Part::PerLayerEmbedding || (part == Part::Embedding && !tied);
     let is_expert = |part: Part| part == Part::RoutedExpert;
     Weights {
-        every_step: sum(&|part| is_loaded(part, tied) && !is_idle(part) && !is_expert(part)),
+        every_step: sum(&|part| part.is_loaded() && !is_idle(part) && !is_expert(part)),
         experts: sum(&is_expert),
-        idle: sum(&|part| is_loaded(part, tied) && is_idle(part)),
+        idle: sum(&|part| part.is_loaded() && is_idle(part)),
         ..Weights::default()
     }
 }

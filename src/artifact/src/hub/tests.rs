@@ -1,4 +1,7 @@
 use super::*;
+use crate::model_dir::ModelDir;
+use rooflet_model::checkpoint::TensorTable;
+use rooflet_testing::repository;
 
 fn listing(text: &str) -> Vec<Sibling> {
     serde_json::from_str::<Listing>(text).unwrap().siblings
@@ -47,4 +50,36 @@ fn selects_only_files_that_a_worker_reads() {
     let without_size = listing(r#"{"sha": "c0", "siblings": [{"rfilename": "config.json"}]}"#);
     let unknown = needed(without_size, &KnownTensors::Unknown).unwrap_err();
     assert_eq!(unknown.file, "config.json");
+}
+
+/// transformers and mlx-lm use the head of this model, although its config ties it to the embedding
+/// table.
+#[test]
+fn stored_head_counts_before_the_download() {
+    let dir = repository().join("e2e/fixtures/models/gemma3-head");
+    let file = std::fs::read(dir.join("model.safetensors")).unwrap();
+    let (length, rest) = file.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut tensors = TensorTable::default();
+    tensors
+        .add_file("model.safetensors", header, data.len() as u64)
+        .unwrap();
+    let snapshot = HubSnapshot {
+        model: HubModel {
+            owner: "rooflet".to_owned(),
+            name: "gemma3-head".to_owned(),
+            revision: None,
+        },
+        files: Vec::new(),
+        checkpoint: Checkpoint {
+            config: std::fs::read_to_string(dir.join("config.json")).unwrap(),
+            tensors: KnownTensors::Headers(tensors),
+        },
+    };
+    let downloaded = ModelDir::inspect(&dir).unwrap().shape;
+    let shape = snapshot.shape().unwrap();
+    assert_eq!((shape.tied, downloaded.tied), (false, false));
+    assert_eq!(shape.weights_bytes, downloaded.weights_bytes);
+    let facts = snapshot.checkpoint.facts().unwrap();
+    assert_eq!(facts.weights.resident(), Bytes(downloaded.weights_bytes));
 }

@@ -413,9 +413,9 @@ fn towers_and_prediction_layers_are_not_loaded() {
     );
 }
 
-/// A file may contain a second copy of a tied head. It counts once, as the head.
+/// Only the values show whether a stored head is a copy of the embedding table, so that both count.
 #[test]
-fn tied_head_counts_once() {
+fn stored_head_counts_although_the_config_ties_it() {
     let config = json!({
         "model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100,
@@ -423,11 +423,19 @@ fn tied_head_counts_once() {
     });
     let mut file = Checkpoint::default();
     file.floats("model.embed_tokens.weight", &[100, 64]);
-    let once = file.facts(&config).weights;
-    assert_eq!((once.every_step, once.idle), (Bytes(12_800), Bytes::ZERO));
+    let one = file.facts(&config);
+    assert_eq!(
+        (one.weights.every_step, one.weights.idle),
+        (Bytes(12_800), Bytes::ZERO)
+    );
     file.floats("lm_head.weight", &[100, 64]);
-    let facts = file.facts(&config);
-    assert_eq!((facts.weights, facts.left_out), (once, Bytes(12_800)));
+    let both = file.facts(&config);
+    assert_eq!(
+        (both.weights.every_step, both.weights.idle),
+        (Bytes(12_800), Bytes(12_800))
+    );
+    let is_tied = |facts: &ModelFacts| facts.dimensions.as_ref().unwrap().tied_embeddings;
+    assert!(is_tied(&one) && !is_tied(&both));
 }
 
 /// The engine's checkpoint reader computes the same bytes, as stored and in 32 bits.
