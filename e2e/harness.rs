@@ -34,6 +34,7 @@ pub(crate) use relay::{Link, Relay};
 pub(crate) use small_disk::SmallDisk;
 pub(crate) use thread::HungThread;
 
+use std::io::Write as _;
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,9 +76,16 @@ pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, Str
     }
 }
 
-/// Reports that a test did not run, and its missing requirement.
+/// Reports that the current test did not run, or a part of it, and the missing requirement. The test harness
+/// does not capture this output, so that it is visible although the test passes.
 pub(crate) fn not_run(needs: &str) {
-    eprintln!("NOT RUN: this test needs {needs}");
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    // A closed output has no reader.
+    drop(writeln!(
+        std::io::stderr(),
+        "NOT RUN: {test}, or a part of it: needs {needs}"
+    ));
 }
 
 /// First of the ports of tests. They end below the ports that Linux gives to outgoing connections.
