@@ -33,6 +33,9 @@ fn python_clients_work() {
         run_against(script, command, &fleet);
     }
     ollama_works_at_agent_and_worker(&python, &kubectl);
+    keep_alive_works(&fleet, &kubectl, || {
+        python_command(&python, "ollama_keep_alive.py")
+    });
     llm_works(&python, &fleet);
     // Its packages conflict with those of the other clients.
     let Some(python) = python_with("e2e/clients/instructor.txt") else {
@@ -42,28 +45,61 @@ fn python_clients_work() {
     run_against("instructor_client.py", command, &fleet);
 }
 
-/// Tests Ollama's client at an agent, and at a worker that was started by hand.
-fn ollama_works_at_agent_and_worker(python: &Path, kubectl: &Kubectl) {
-    let node = kubectl.json("mac node-1").expect("the node");
-    let agent = node["status"]["endpoint"].as_str().expect("the URL of the agent");
-    let scratch = Scratch::new();
-    let worker = format!("127.0.0.1:{}", free_port());
-    let _worker = Process::start(
-        [
-            "worker".to_owned(),
-            format!("--model={}", repository("examples/models/guide").display()),
-            format!("--listen={worker}"),
-            "--name=guide".to_owned(),
-        ],
-        &scratch.join("worker.log"),
-    );
-    let worker = format!("http://{worker}");
-    let http = Http::new(worker.clone());
+/// Starts a worker of the guide by hand. Returns its URL.
+fn guide_worker(scratch: &Scratch, args: &[&str]) -> (Process, String) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let model = repository("examples/models/guide");
+    let first = [
+        "worker".to_owned(),
+        format!("--model={}", model.display()),
+        format!("--listen={address}"),
+    ];
+    let args = first.into_iter().chain(args.iter().map(|arg| (*arg).to_owned()));
+    let worker = Process::start(args, &scratch.join("worker.log"));
+    let url = format!("http://{address}");
+    let http = Http::new(url.clone());
     eventually("/ready", || match http.get("/ready")? {
         answer if answer.status == 200 => Ok(()),
         answer => Err(answer.text),
     });
-    for (name, url) in [("agent", agent), ("worker", &worker)] {
+    (worker, url)
+}
+
+/// Returns the URL of the agent.
+fn agent_url(kubectl: &Kubectl) -> String {
+    let node = kubectl.json("mac node-1").expect("the node");
+    let url = node["status"]["endpoint"].as_str();
+    url.expect("the URL of the agent").to_owned()
+}
+
+/// Tests a client of Ollama at gateway, agent and worker. The deployment and the worker keep their model
+/// loaded for one hour.
+fn keep_alive_works(fleet: &Fleet, kubectl: &Kubectl, command: impl Fn() -> Command) {
+    kubectl
+        .apply(
+            "apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: brief}\n\
+             spec:\n  model: {source: 'local://guide'}\n  serving: {contextTokens: 512, keepAlive: 1h}\n",
+        )
+        .ok();
+    fleet.wait_for_ready(kubectl, "brief");
+    let scratch = Scratch::new();
+    let (_worker, worker) = guide_worker(&scratch, &["--name=brief", "--keep-alive=1h"]);
+    let gateway = format!("http://127.0.0.1:{}", fleet.gateway_port);
+    for url in [gateway, agent_url(kubectl), worker] {
+        let name = format!("keep_alive at {url}");
+        assert_success(&name, command().env("ROOFLET_GATEWAY", url));
+    }
+    // An unloaded replica stays ready.
+    let listed = kubectl.run("get mdep brief").ok();
+    assert!(listed.contains("AllReplicasReady"), "{listed}");
+    kubectl.run("delete mdep brief").ok();
+}
+
+/// Tests Ollama's client at an agent, and at a worker that was started by hand.
+fn ollama_works_at_agent_and_worker(python: &Path, kubectl: &Kubectl) {
+    let scratch = Scratch::new();
+    let (_worker, worker) = guide_worker(&scratch, &["--name=guide"]);
+    for (name, url) in [("agent", agent_url(kubectl)), ("worker", worker)] {
         let mut command = python_command(python, "ollama_python.py");
         assert_success(
             &format!("ollama_python.py at the {name}"),
@@ -115,13 +151,15 @@ fn llm_works(python: &Path, fleet: &Fleet) {
 
 #[test]
 fn node_clients_work() {
-    let Some((fleet, _kubectl)) = Fleet::with_guide() else {
+    let Some((fleet, kubectl)) = Fleet::with_guide() else {
         return;
     };
     for name in ["openai_node.mjs", "ai_sdk.mjs", "ollama_node.mjs"] {
         let Some(command) = node_command(name) else { return };
         run_against(name, command, &fleet);
     }
+    let command = || node_command("ollama_keep_alive.mjs").expect("packages for Node");
+    keep_alive_works(&fleet, &kubectl, command);
 }
 
 /// Returns the command that runs a script with Node. If Node has no packages, prints a line and

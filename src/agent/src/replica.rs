@@ -79,6 +79,8 @@ pub struct ReplicaSpec {
     #[serde(default)]
     pub prompt_lookup_tokens: Option<u32>,
     #[serde(default)]
+    pub keep_alive: Option<String>,
+    #[serde(default)]
     pub allow_request_chat_template: bool,
 }
 
@@ -172,6 +174,7 @@ impl DesiredReplica {
                 max_concurrency: spec.serving.max_concurrency,
                 kv_cache: spec.serving.kv_cache.clone(),
                 prompt_lookup_tokens: spec.serving.prompt_lookup_tokens,
+                keep_alive: spec.serving.keep_alive.clone(),
                 allow_request_chat_template: spec.serving.allow_request_chat_template,
             },
             terms: Terms {
@@ -203,6 +206,7 @@ impl DesiredReplica {
                 max_concurrency: spec.max_concurrency,
                 kv_cache: spec.kv_cache.clone(),
                 prompt_lookup_tokens: spec.prompt_lookup_tokens,
+                keep_alive: spec.keep_alive.clone(),
                 allow_request_chat_template: spec.allow_request_chat_template,
             },
             objectives: self.terms.objectives.clone(),

@@ -511,6 +511,7 @@ mod tests {
             upstream: Some(hung_worker().await),
             ready: true,
             stalled: false,
+            unloads: false,
             context_tokens: None,
             started: None,
         };

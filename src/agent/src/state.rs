@@ -309,6 +309,7 @@ pub(super) mod tests {
                 max_concurrency: 4,
                 kv_cache: None,
                 prompt_lookup_tokens: None,
+                keep_alive: None,
                 allow_request_chat_template: false,
             },
             terms: Terms {

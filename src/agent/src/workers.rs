@@ -93,6 +93,8 @@ pub(crate) struct Endpoint {
     pub ready: bool,
     /// True if the worker is ready and makes no progress.
     pub stalled: bool,
+    /// True if the worker frees its model without requests.
+    pub unloads: bool,
     pub context_tokens: Option<u32>,
     pub started: Option<Timestamp>,
 }
@@ -484,6 +486,9 @@ impl Workers {
         }
         if let Some(tokens) = spec.prompt_lookup_tokens {
             arguments.extend(["--prompt-lookup-tokens".to_owned(), tokens.to_string()]);
+        }
+        if let Some(time) = &spec.keep_alive {
+            arguments.extend(["--keep-alive".to_owned(), time.clone()]);
         }
         if spec.allow_request_chat_template {
             arguments.push("--allow-request-chat-template".to_owned());

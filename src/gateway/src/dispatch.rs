@@ -366,6 +366,7 @@ mod tests {
             rows: 1,
             speed: Speed::of(&ModelReplicaStatus::default(), 1),
             reported: None,
+            unloads: false,
         };
         Model {
             namespace: "default".to_owned(),

@@ -1,21 +1,31 @@
 //! Lists of models in the format of Ollama's API, and its model names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Extension, Json, Router};
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
 use http::StatusCode;
 use jiff::Timestamp;
 
 use super::keys::KeyIdentity;
-use super::routes::Gateway;
-use crate::routing::table::{Model, RoutingTable};
+use super::routes::{Gateway, worker_path};
+use crate::routing::table::{Model, Replica, RoutingTable};
 use rooflet_inference_api::ollama::error::is_path;
 use rooflet_inference_api::ollama::model_name::without_default_tag;
-use rooflet_inference_api::ollama::models::{ListedModel, ModelFacts, ModelList, RunningList, RunningModel};
+use rooflet_inference_api::ollama::models::{
+    ListedModel, MAX_RUNNING_BYTES, ModelFacts, ModelList, NEVER, RunningList, RunningModel, residency,
+};
 use rooflet_inference_api::ollama::routes::with_common;
 use rooflet_inference_api::openai::ApiError;
+
+/// Timeout of a worker for its list of running models.
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of workers that are queried at the same time.
+const MAX_QUERIES: usize = 64;
 
 pub(super) fn routes() -> Router<Arc<Gateway>> {
     let routes = Router::new()
@@ -86,8 +96,32 @@ async fn running(
     let table = gateway.table()?;
     let identity = identity.as_ref().map(|Extension(identity)| &**identity);
     let ready = Gateway::permitted(&table, identity).filter(|(_, model)| !model.replicas.is_empty());
-    let running = ready.map(|(name, model)| RunningModel::new(&name, &identity_of(model), &facts(model)));
-    Ok(Json(RunningList {
-        models: running.collect(),
-    }))
+    let mut models = Vec::new();
+    for (name, model) in ready {
+        if let Some(end) = gateway.residency_of(model).await {
+            models.push(RunningModel::new(&name, &identity_of(model), &facts(model)).until(end));
+        }
+    }
+    Ok(Json(RunningList { models }))
+}
+
+impl Gateway {
+    /// Returns the end of the model's residency. `None` if no replica has loaded the model.
+    async fn residency_of(&self, model: &Model) -> Option<String> {
+        if model.replicas.iter().any(|replica| !replica.unloads) {
+            return Some(NEVER.to_owned());
+        }
+        let query = |replica: &Replica| {
+            let (upstream, path) = (replica.upstream.clone(), worker_path(&replica.target, "/api/ps"));
+            async move {
+                let list = self
+                    .proxy()
+                    .get(&upstream, &path, MAX_RUNNING_BYTES, RUNNING_TIMEOUT);
+                list.await
+            }
+        };
+        let lists = stream::iter(model.replicas.iter().map(query)).buffer_unordered(MAX_QUERIES);
+        let lists: Vec<Bytes> = lists.filter_map(std::future::ready).collect().await;
+        residency(lists.iter().map(|list| &**list))
+    }
 }

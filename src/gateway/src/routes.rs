@@ -104,6 +104,10 @@ impl Gateway {
         Self { keys, ..self }
     }
 
+    pub(super) fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
     pub(super) fn with_proxy(self, proxy: Proxy) -> Self {
         Self { proxy, ..self }
     }
@@ -676,7 +680,11 @@ fn identity_of(extensions: &Extensions) -> Option<Arc<KeyIdentity>> {
 
 /// Returns the agent's proxy path for a request to the replica.
 fn agent_path(target: &Target, uri: &Uri) -> PathAndQuery {
-    let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+    worker_path(target, uri.path_and_query().map_or("/", PathAndQuery::as_str))
+}
+
+/// Returns the path at an agent of `path` at the worker of a replica.
+pub(super) fn worker_path(target: &Target, path: &str) -> PathAndQuery {
     // Object names need no escaping in URLs, and `path` comes from a URL.
     let path = format!("/replicas/{}/{}/proxy{path}", target.namespace, target.replica);
     path.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))

@@ -87,13 +87,14 @@ pub(crate) fn deployment(line: &str) -> ModelDeployment {
 }
 
 /// Builds a replica from `namespace/name serves=NAME on=NODE ready rows=4 of=REVISION unplaced
-/// weighs=BYTES`.
+/// weighs=BYTES keeps=TIME`.
 pub(crate) fn replica(line: &str) -> ModelReplica {
     let (namespace, name) = key(line);
     let spec = json!({
         "model": { "source": "local://guide" },
         "serving": {
             "name": field(line, "serves").unwrap_or("guide"),
+            "keepAlive": field(line, "keeps"),
             "maxConcurrency": field(line, "rows").map_or(4, |n| n.parse::<i32>().expect("a number")),
         },
         "nodeName": field(line, "on"),
@@ -303,6 +304,11 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
         let held = agent.held.lock().expect("ok").get(&replica).cloned();
         if let Some(permits) = held {
             permits.acquire().await.expect("open").forget();
+        }
+        if parts.uri.path().ends_with("/api/ps") {
+            let is_loaded = !replica.starts_with("unloaded");
+            let models = is_loaded.then(|| json!({"expires_at": "2026-03-01T10:00:00Z"}));
+            return axum::Json(json!({"models": models.as_slice()})).into_response();
         }
         let status = StatusCode::from_u16(status.unwrap_or(200)).expect("valid");
         (status, format!("from {replica}")).into_response()

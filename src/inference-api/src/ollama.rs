@@ -3,6 +3,7 @@
 
 pub mod error;
 pub mod ignored;
+pub mod keep_alive;
 mod message;
 pub mod model_name;
 pub mod models;

@@ -17,12 +17,13 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{self, Body};
 use axum::extract::Request;
 use axum::response::Response;
-use http::Version;
+use bytes::Bytes;
 use http::header::HOST;
 use http::uri::PathAndQuery;
+use http::{StatusCode, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
@@ -160,5 +161,24 @@ impl Proxy {
         parts.extensions = http::Extensions::new();
         parts.version = Version::HTTP_11;
         Ok(Response::from_parts(parts, Body::new(body)))
+    }
+
+    /// Returns the body of a `GET` request. `None` if the upstream does not return status 200 and at most
+    /// `max_bytes` within `timeout`.
+    pub async fn get(
+        &self,
+        upstream: &Upstream,
+        path: &PathAndQuery,
+        max_bytes: usize,
+        timeout: Duration,
+    ) -> Option<Bytes> {
+        let whole = async {
+            let response = self.forward(Request::default(), upstream, path).await.ok()?;
+            if response.status() != StatusCode::OK {
+                return None;
+            }
+            body::to_bytes(response.into_body(), max_bytes).await.ok()
+        };
+        tokio::time::timeout(timeout, whole).await.ok().flatten()
     }
 }

@@ -100,6 +100,7 @@ impl BareEngine {
             max_concurrency,
             max_queued: max_concurrency,
             prompt_lookup_tokens: None,
+            keep_alive: None,
             clock: clock.clone(),
             metrics,
         })

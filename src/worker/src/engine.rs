@@ -7,6 +7,7 @@ pub(crate) mod allowance;
 mod chunk_limit;
 mod failures;
 pub(crate) mod queue_slot;
+pub(crate) mod residency;
 pub(crate) mod schedule;
 mod spans;
 mod start;
@@ -30,6 +31,7 @@ use crate::batch::step_error::StepError;
 use crate::cache::kv_budget::InsufficientMemory;
 use crate::cache::{OpenFilesError, PrefixFiles};
 use crate::engine::queue_slot::QueueSlot;
+use crate::engine::residency::Residency;
 use crate::engine::state::EngineState;
 use rooflet_api::engine_failure::EngineFailure;
 use rooflet_artifact::model_dir::ModelDir;
@@ -106,6 +108,8 @@ pub(crate) struct EngineConfig {
     pub max_queued: usize,
     /// Maximum number of draft tokens of prompt lookup. `None` disables it.
     pub prompt_lookup_tokens: Option<usize>,
+    /// Time after which an idle engine frees its model. `None`: the model stays loaded.
+    pub keep_alive: Option<Duration>,
     pub clock: Clock,
     pub metrics: WorkerMetrics,
 }
@@ -118,6 +122,7 @@ pub(crate) struct Engine {
     total_slots: usize,
     stop: Arc<AtomicBool>,
     state: Arc<EngineState>,
+    residency: Arc<Residency>,
     clock: Clock,
     metrics: WorkerMetrics,
 }
@@ -126,6 +131,8 @@ pub(crate) struct Engine {
 #[derive(Debug)]
 enum Command {
     Run(Box<Job>),
+    /// Loads the model if it is not loaded, and then sends the value.
+    Load(oneshot::Sender<()>),
     /// Wakes the thread, which checks for new work or the end.
     Wake,
     /// Makes the thread panic, as a bug would.
@@ -170,6 +177,7 @@ impl Engine {
         let (commands_tx, commands_rx) = mpsc::channel(total_slots.max(MAX_COMPLETIONS) * 2);
         let (ended_tx, ended_rx) = oneshot::channel();
         let state = Arc::new(EngineState::new(config.clock.clone()));
+        let residency = Arc::new(Residency::new(config.clock.clone(), config.keep_alive));
         let stop = Arc::new(AtomicBool::new(false));
         let waker = commands_tx.downgrade();
         let engine = Self {
@@ -178,10 +186,11 @@ impl Engine {
             total_slots,
             stop: Arc::clone(&stop),
             state: Arc::clone(&state),
+            residency: Arc::clone(&residency),
             clock: config.clock.clone(),
             metrics: config.metrics.clone(),
         };
-        let thread = EngineThread::new(config, state, stop, commands_rx, waker);
+        let thread = EngineThread::new(config, (state, residency), stop, commands_rx, waker);
         let failed = |err| EngineError::Spawn { err };
         let engine_thread = std::thread::Builder::new()
             .name("engine".to_owned())
@@ -288,6 +297,25 @@ impl Engine {
         &self.state
     }
 
+    pub(crate) fn residency(&self) -> &Residency {
+        &self.residency
+    }
+
+    /// Waits until the model is loaded. This counts as a request for its residency.
+    pub(crate) async fn load(&self) -> Result<(), SubmitError> {
+        let (loaded_tx, loaded_rx) = oneshot::channel();
+        self.state.expect_step(step_limit::SHORTEST);
+        let sent = self.commands.send(Command::Load(loaded_tx)).await;
+        sent.map_err(|_| SubmitError::Stopped)?;
+        loaded_rx.await.map_err(|_| SubmitError::Stopped)
+    }
+
+    /// Makes the thread check whether the residency of its model has ended.
+    pub(crate) fn wake(&self) {
+        // If the queue is full, the thread is awake anyway.
+        drop(self.commands.try_send(Command::Wake));
+    }
+
     /// Returns true if the thread accepts jobs.
     pub(crate) fn is_running(&self) -> bool {
         !self.commands.is_closed()
@@ -297,8 +325,7 @@ impl Engine {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.state.allowance().end();
-        // If the queue is full, the thread is awake anyway.
-        drop(self.commands.try_send(Command::Wake));
+        self.wake();
     }
 
     #[cfg(test)]

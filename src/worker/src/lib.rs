@@ -92,6 +92,9 @@ pub struct WorkerConfig {
     pub max_queued: Option<usize>,
     /// Maximum number of draft tokens of prompt lookup. `None`: prompt lookup is off.
     pub prompt_lookup_tokens: Option<usize>,
+    /// Time without requests after which the worker frees the weights and the prefix cache. The next request loads
+    /// the model again, and requests of Ollama's API may set another time. `None`: the model stays loaded.
+    pub keep_alive: Option<Duration>,
     /// Program that renders chat templates of requests. `None`: requests with a template are rejected.
     pub template_program: Option<PathBuf>,
     /// Memory limit for weights, caches and intermediate results. `None`: the memory that the
@@ -315,6 +318,7 @@ impl Worker {
                 .max_queued
                 .unwrap_or(max_concurrency * DEFAULT_QUEUED_PER_STREAM as usize),
             prompt_lookup_tokens: config.prompt_lookup_tokens,
+            keep_alive: config.keep_alive,
             clock: config.clock.clone(),
             metrics: metrics.clone(),
         })
@@ -383,6 +387,7 @@ impl Worker {
                 () = stop.cancelled() => break,
                 outcome = &mut engine_ended => return ended(outcome),
                 () = &mut serving => return Ok(()),
+                () = app.engine.residency().expired() => app.engine.wake(),
                 Ok(()) = phase.changed() => {
                     if phase.see_latest() == WorkerPhase::Ready {
                         tracing::info!(model = %app.name, "worker ready");

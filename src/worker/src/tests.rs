@@ -46,6 +46,7 @@ fn config() -> WorkerConfig {
         max_concurrency: 2,
         max_queued: None,
         prompt_lookup_tokens: None,
+        keep_alive: None,
         template_program: None,
         memory_limit: None,
         prefix_cache_memory: None,

@@ -227,6 +227,7 @@ impl Parser {
                 max_concurrency: serving.max_concurrency,
                 kv_cache: serving.kv_cache,
                 prompt_lookup_tokens: serving.prompt_lookup_tokens,
+                keep_alive: serving.keep_alive,
                 allow_request_chat_template: serving.allow_request_chat_template,
             },
             terms,
@@ -382,6 +383,7 @@ spec:
             max_concurrency: 4,
             kv_cache: None,
             prompt_lookup_tokens: None,
+            keep_alive: None,
             allow_request_chat_template: false,
         };
         assert_eq!(

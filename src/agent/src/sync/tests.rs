@@ -175,6 +175,7 @@ impl Fixture {
                 max_concurrency: 1,
                 kv_cache: None,
                 prompt_lookup_tokens: None,
+                keep_alive: None,
                 allow_request_chat_template: false,
             };
             let manifest = Manifest {

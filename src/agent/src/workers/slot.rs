@@ -242,6 +242,7 @@ impl Slot {
             upstream: worker.map(|_| Upstream::unix(self.dir.socket())),
             ready: is_serving && worker.is_some_and(|worker| worker.stopping.is_none()),
             stalled: monitored.is_stalled(),
+            unloads: self.record.spec.keep_alive.is_some(),
             context_tokens: self.record.worker.as_ref().map(|worker| worker.context_tokens),
             started: self.record.worker.as_ref().map(|worker| worker.started),
         }

@@ -243,6 +243,13 @@ pub struct ServingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub prompt_lookup_tokens: Option<u32>,
+    /// Time without requests after which a replica frees the memory of weights and cached prefixes, as a Go
+    /// duration such as `30m`. The next request waits until the model is loaded again. A request of Ollama's
+    /// API may set another time with `keep_alive`, for all clients. The memory stays reserved on the node.
+    /// Default: the model stays loaded, and `keep_alive` has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = DURATION_PATTERN))]
+    pub keep_alive: Option<String>,
     /// If true, a request may contain its own `chat_template`. The worker renders such a template in a
     /// separate process with limits of time, memory and length. Default: such requests are rejected.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -299,6 +306,7 @@ impl Default for ServingSpec {
             max_concurrency: default_max_concurrency(),
             kv_cache: None,
             prompt_lookup_tokens: None,
+            keep_alive: None,
             allow_request_chat_template: false,
         }
     }

@@ -104,6 +104,7 @@ pub(super) struct ReplicaFacts {
     rows: u32,
     speed: Speed,
     reported: Option<u64>,
+    unloads: bool,
     loaded: Option<LoadedModel>,
     weights: Option<u64>,
     /// Bytes of the model that are not downloaded yet.
@@ -139,6 +140,7 @@ impl ReplicaFacts {
                 .requests
                 .as_ref()
                 .map(|requests| requests.running + requests.waiting),
+            unloads: replica.spec.serving.keep_alive.is_some(),
             loaded: status.model.clone(),
             weights: status
                 .admission
@@ -174,6 +176,7 @@ impl ReplicaFacts {
             rows: self.rows,
             speed: self.speed,
             reported: self.reported,
+            unloads: self.unloads,
         });
     }
 

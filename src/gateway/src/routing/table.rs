@@ -39,6 +39,8 @@ pub(crate) struct Replica {
     pub(crate) speed: Speed,
     /// Running and waiting requests of all gateways, from the agent's last report.
     pub(crate) reported: Option<u64>,
+    /// True if the replica frees its model without requests.
+    pub(crate) unloads: bool,
 }
 
 /// Routing settings of a deployment.

@@ -20,6 +20,7 @@ fn model(replicas: usize, rows: u32) -> Model {
         rows,
         speed: Speed::of(&ModelReplicaStatus::default(), rows),
         reported: None,
+        unloads: false,
     };
     Model {
         namespace: "default".to_owned(),

@@ -56,6 +56,40 @@ async fn lists_all_models_and_running_ones() {
 }
 
 #[tokio::test]
+async fn residency_comes_from_the_workers() {
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
+    let replicas = [
+        "brief-1 serves=brief on=a ready keeps=5m",
+        "unloaded-1 serves=brief on=a ready keeps=5m",
+        "unloaded-2 serves=gone on=a ready keeps=5m",
+        "always-1 serves=always on=a ready",
+        "unloaded-3 serves=always on=a ready keeps=5m",
+    ];
+    fixture.set_fleet(&["brief", "gone", "always"], &replicas, &[("a", &url)]);
+    let list = json_of(fixture.send("GET", "/api/ps", Body::empty()).await).await;
+    let models = list["models"].as_array().expect("a list").iter();
+    let ends: Vec<_> = models
+        .map(|model| (model["name"].as_str(), model["expires_at"].as_str()))
+        .collect();
+    assert_eq!(
+        ends,
+        [
+            (Some("always:latest"), Some("9999-12-31T23:59:59Z")),
+            (Some("brief:latest"), Some("2026-03-01T10:00:00Z")),
+        ]
+    );
+    let received = agent_log.received.lock().expect("ok").clone();
+    let mut paths: Vec<_> = received.iter().map(|(_, path, _)| path.as_str()).collect();
+    paths.sort_unstable();
+    assert_eq!(
+        paths,
+        ["brief-1", "unloaded-1", "unloaded-2"].map(|name| format!("/replicas/default/{name}/proxy/api/ps"))
+    );
+}
+
+#[tokio::test]
 async fn errors_have_ollamas_body() {
     let (fixture, _) = fixture().await;
     for (method, path, body, status, words) in [

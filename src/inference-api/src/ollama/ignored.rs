@@ -14,7 +14,7 @@ pub struct IgnoredFields(Vec<String>);
 
 impl IgnoredFields {
     /// Adds a name, unless it is unsafe in a header.
-    pub(super) fn add(&mut self, name: String) {
+    pub fn add(&mut self, name: String) {
         let is_safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
         if self.0.len() < MAX_NAMES && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_safe) {
             self.0.push(name);

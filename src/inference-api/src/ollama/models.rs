@@ -6,8 +6,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::model_name::with_tag;
 
-/// End of a model's residency. The deployment determines it, so no request ends it.
-const NEVER: &str = "9999-12-31T23:59:59Z";
+/// End of the residency of a model that is never unloaded.
+pub const NEVER: &str = "9999-12-31T23:59:59Z";
+
+/// Maximum size of a worker's list of running models, in bytes.
+pub const MAX_RUNNING_BYTES: usize = 64 << 10;
 
 /// Facts about a loaded model; unknown ones are empty or 0.
 #[derive(Debug, Clone, Default)]
@@ -56,7 +59,8 @@ pub struct RunningModel {
     size: u64,
     digest: String,
     details: Details,
-    expires_at: &'static str,
+    /// UTC in RFC 3339 format, in whole seconds.
+    expires_at: String,
     size_vram: u64,
     context_length: u64,
 }
@@ -109,11 +113,29 @@ impl RunningModel {
             size: facts.weights_bytes,
             digest: digest(identity),
             details: Details::new(facts),
-            expires_at: NEVER,
+            expires_at: NEVER.to_owned(),
             size_vram: facts.weights_bytes,
             context_length: facts.context_tokens,
         }
     }
+
+    /// Sets the end of the model's residency: UTC in RFC 3339 format, in whole seconds.
+    #[must_use]
+    pub fn until(self, expires_at: String) -> Self {
+        Self { expires_at, ..self }
+    }
+}
+
+/// Returns the end of a model's residency: the latest one of its workers' lists of running models. `None` if no
+/// worker has loaded the model.
+pub fn residency<'a>(lists: impl IntoIterator<Item = &'a [u8]>) -> Option<String> {
+    let ends = lists.into_iter().filter_map(|list| {
+        let list: Value = serde_json::from_slice(list).ok()?;
+        let end = list.pointer("/models/0/expires_at")?.as_str()?;
+        Some(end.to_owned())
+    });
+    // Times in this format are in the order of their texts.
+    ends.max()
 }
 
 impl Details {
@@ -186,5 +208,20 @@ mod tests {
         let running = serde_json::to_value(RunningModel::new("guide", "default/guide", &facts)).unwrap();
         assert_eq!(running["digest"], listed["digest"]);
         assert_eq!(running["expires_at"], NEVER);
+    }
+
+    #[test]
+    fn residency_ends_with_the_last_worker() {
+        let list = |ends: &[&str]| {
+            let model = |end: &&str| {
+                RunningModel::new("guide", "guide", &ModelFacts::default()).until((*end).to_owned())
+            };
+            let models = ends.iter().map(model).collect();
+            serde_json::to_vec(&RunningList { models }).unwrap()
+        };
+        let (early, late) = ("2026-03-01T10:00:00Z", "2026-03-01T10:00:01Z");
+        let lists = [list(&[late]), list(&[]), list(&[early]), b"no JSON".to_vec()];
+        assert_eq!(residency(lists.iter().map(Vec::as_slice)).as_deref(), Some(late));
+        assert_eq!(residency([list(&[]).as_slice()]), None);
     }
 }

@@ -159,16 +159,6 @@ fn variables(thinks: bool, effort: Option<&str>) -> Result<Members, ApiError> {
     template::parse_variables(None, &words)
 }
 
-/// Checks `keep_alive`, which has no effect: the deployment determines how long a model is loaded.
-pub(super) fn check_keep_alive(fields: &Fields, ignored: &mut IgnoredFields) -> Result<(), ApiError> {
-    let is_duration = |value: &Value| (value.is_number() || value.is_string()).then_some(());
-    let duration = fields.read("keep_alive", "a number of seconds or a duration", is_duration)?;
-    if duration.is_some() {
-        ignored.add("keep_alive".to_owned());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

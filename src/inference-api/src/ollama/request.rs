@@ -8,6 +8,7 @@ pub mod show;
 use serde_json::Value;
 
 use super::ignored::IgnoredFields;
+use super::keep_alive::KeepAlive;
 use super::{message, options};
 use crate::openai::ApiError;
 use crate::openai::json::Members;
@@ -34,8 +35,9 @@ const COMMON: &[&str] = &[
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatRequest {
     pub model: String,
-    /// `None` if the request has no messages and only loads the model.
+    /// `None` if the request has no messages and only loads or unloads the model.
     pub chat: Option<openai::ChatRequest>,
+    pub keep_alive: Option<KeepAlive>,
     pub ignored: IgnoredFields,
 }
 
@@ -43,7 +45,7 @@ pub struct ChatRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
     pub model: String,
-    /// Empty if the request only loads the model.
+    /// Empty if the request only loads or unloads the model.
     pub prompt: String,
     /// Text after the answer: the answer fills the gap between prompt and suffix. Not empty.
     pub suffix: Option<String>,
@@ -52,6 +54,7 @@ pub struct GenerateRequest {
     pub raw: bool,
     template_variables: Members,
     options: Options,
+    pub keep_alive: Option<KeepAlive>,
     pub ignored: IgnoredFields,
 }
 
@@ -62,7 +65,7 @@ impl ChatRequest {
         let model = parse_model(&fields)?;
         let mut options = options::parse(&fields, &mut ignored)?;
         options.format = options::parse_format(ordered.get("format"))?;
-        options::check_keep_alive(&fields, &mut ignored)?;
+        let keep_alive = KeepAlive::parse(&fields)?;
         ignore_unknown(&fields, &[COMMON], &mut ignored);
         let template_variables = options::parse_think(&fields)?;
         let messages = message::messages(ordered.remove("messages"))?;
@@ -81,6 +84,7 @@ impl ChatRequest {
         Ok(Self {
             model,
             chat: Some(chat).filter(|chat| !chat.messages.is_empty()),
+            keep_alive,
             ignored,
         })
     }
@@ -97,7 +101,7 @@ impl GenerateRequest {
         let mut ignored = IgnoredFields::default();
         let mut options = options::parse(&fields, &mut ignored)?;
         options.format = options::parse_format(ordered.get("format"))?;
-        options::check_keep_alive(&fields, &mut ignored)?;
+        let keep_alive = KeepAlive::parse(&fields)?;
         ignore_unknown(&fields, &[COMMON, Self::NAMES], &mut ignored);
         if fields.text("template")?.is_some_and(|text| !text.is_empty()) {
             let message =
@@ -124,6 +128,7 @@ impl GenerateRequest {
             raw: fields.boolean("raw")?.unwrap_or(false),
             template_variables: options::parse_think(&fields)?,
             options,
+            keep_alive,
             ignored,
         })
     }
@@ -223,9 +228,10 @@ mod tests {
         let body = body.to_string().replace("\"SCHEMA\"", schema);
         let request = ChatRequest::parse(body.as_bytes()).unwrap();
         assert_eq!(request.model, "guide:latest");
+        assert_eq!(request.ignored, ignored(&["options.num_ctx", "truncate"]));
         assert_eq!(
-            request.ignored,
-            ignored(&["options.num_ctx", "keep_alive", "truncate"])
+            request.keep_alive,
+            Some(KeepAlive::For(std::time::Duration::from_secs(300)))
         );
         let chat = request.chat.unwrap();
         assert!(!chat.options.stream && !chat.continues);

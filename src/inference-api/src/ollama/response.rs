@@ -74,6 +74,8 @@ pub enum DoneReason {
     Length,
     /// The request had no prompt.
     Load,
+    /// The request had no prompt, and `keep_alive` 0.
+    Unload,
 }
 
 /// Numbers of tokens, and durations in nanoseconds.
@@ -81,7 +83,7 @@ pub enum DoneReason {
 pub struct Figures {
     #[serde(serialize_with = "nanoseconds")]
     pub total_duration: Duration,
-    /// Zero: the model is loaded before a request arrives.
+    /// Zero, unless the request caused the worker to load its model again.
     #[serde(serialize_with = "nanoseconds")]
     pub load_duration: Duration,
     pub prompt_eval_count: usize,
@@ -99,7 +101,7 @@ pub struct Embeddings {
     pub embeddings: Vec<Vec<f32>>,
     #[serde(serialize_with = "nanoseconds")]
     pub total_duration: Duration,
-    /// Zero: the model is loaded before a request arrives.
+    /// Always zero: the time of a request that loads the model again is in `total_duration`.
     #[serde(serialize_with = "nanoseconds")]
     pub load_duration: Duration,
     pub prompt_eval_count: usize,

@@ -10,6 +10,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tracing::warn;
 
 use super::Failure;
+use super::ui::duration::duration;
 use crate::node::anonymous::AllowAnonymous;
 use crate::node::tls_files::TlsFiles;
 use crate::node::{shutdown, traces};
@@ -66,6 +67,11 @@ pub(crate) struct Args {
     /// or recurrent states. Default: off.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     prompt_lookup_tokens: Option<u32>,
+    /// Time without requests after which the worker frees the memory of weights and cached prefixes, such as 5m. The
+    /// next request waits until the model is loaded again. Requests of Ollama's API may set another time with
+    /// `keep_alive`. Default: the model stays loaded, and `keep_alive` has no effect.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    keep_alive: Option<Duration>,
     /// Accept requests with their own `chat_template`. A separate process with limits of time, memory and
     /// length renders such a template. By default, these requests receive status 400.
     #[arg(long)]
@@ -140,6 +146,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         prompt_lookup_tokens: args
             .prompt_lookup_tokens
             .map(|tokens| usize::try_from(tokens).expect("at most 64")),
+        keep_alive: args.keep_alive,
         template_program: match args.allow_request_chat_template {
             true => Some(std::env::current_exe().context("determining the path of this program")?),
             false => None,

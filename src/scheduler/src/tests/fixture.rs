@@ -187,6 +187,7 @@ pub(super) fn replica(line: &str) -> ModelReplica {
                     ..KvCacheSpec::default()
                 }),
                 prompt_lookup_tokens: None,
+                keep_alive: None,
                 allow_request_chat_template: false,
             },
             objectives: ObjectivesSpec {

@@ -21,12 +21,13 @@ use crate::api::body::BodyShare;
 use crate::api::embeddings::{embed_all, shortened};
 use crate::api::spans;
 use crate::api::stream;
-use crate::api::submission::{Submitted, begin_chat, collect, needs_grammar, submit};
+use crate::api::submission::{Submitted, begin_chat, collect, needs_grammar, submit, submit_error};
 use rooflet_inference_api::ollama::ignored::IgnoredFields;
+use rooflet_inference_api::ollama::keep_alive::{self, KeepAlive};
 use rooflet_inference_api::ollama::model_name::without_default_tag;
 use rooflet_inference_api::ollama::request::embed::EmbedRequest;
 use rooflet_inference_api::ollama::request::{ChatRequest, GenerateRequest};
-use rooflet_inference_api::ollama::response::{Embeddings, SingleEmbedding};
+use rooflet_inference_api::ollama::response::{DoneReason, Embeddings, SingleEmbedding};
 use rooflet_inference_api::ollama::routes::with_common;
 use rooflet_inference_api::openai::request::Prompt;
 use rooflet_inference_api::openai::{self, ApiError};
@@ -59,17 +60,24 @@ async fn chat(
 ) -> Result<Response, ApiError> {
     let began = app.clock.instant();
     let (request, share) = body::parse(body, &app, |_, body| ChatRequest::parse(body)).await?;
-    let ChatRequest { model, chat, ignored } = request;
+    let ChatRequest {
+        model,
+        chat,
+        keep_alive,
+        mut ignored,
+    } = request;
     check_model(&app, &model)?;
+    let keep_alive = effective_keep_alive(&app, keep_alive, &mut ignored);
     let exchange = Exchange {
         app,
         format: Format::Chat,
         began,
+        keep_alive,
         ignored,
     };
     match chat {
         Some(chat) => exchange.chat(chat, share).await,
-        None => exchange.load(),
+        None => exchange.load().await,
     }
 }
 
@@ -80,19 +88,41 @@ async fn generate(
     let began = app.clock.instant();
     let (mut request, share) = body::parse(body, &app, |_, body| GenerateRequest::parse(body)).await?;
     check_model(&app, &request.model)?;
+    let keep_alive = effective_keep_alive(&app, request.keep_alive, &mut request.ignored);
     let is_text = request.raw || request.suffix.is_some() || !app.prompter.has_chat_template();
     let exchange = Exchange {
         app,
         format: Format::Generate,
         began,
+        keep_alive,
         ignored: std::mem::take(&mut request.ignored),
     };
     if request.prompt.is_empty() && request.suffix.is_none() {
-        return exchange.load();
+        return exchange.load().await;
     }
     match is_text {
         true => exchange.text(request, share).await,
         false => exchange.chat(request.into_chat(), share).await,
+    }
+}
+
+/// Returns the keep-alive time of a request. If the worker never unloads its model, the field is ignored.
+fn effective_keep_alive(
+    app: &App,
+    requested: Option<KeepAlive>,
+    ignored: &mut IgnoredFields,
+) -> Option<KeepAlive> {
+    let is_limited = app.engine.residency().is_limited();
+    if requested.is_some() && !is_limited {
+        ignored.add(keep_alive::FIELD.to_owned());
+    }
+    requested.filter(|_| is_limited)
+}
+
+/// Sets the keep-alive time of a request that the engine has received.
+fn keep_model(app: &App, keep_alive: Option<KeepAlive>) {
+    if let Some(keep_alive) = keep_alive {
+        app.engine.residency().set_keep_alive(keep_alive);
     }
 }
 
@@ -101,14 +131,23 @@ struct Exchange {
     app: Arc<App>,
     format: Format,
     began: Instant,
+    keep_alive: Option<KeepAlive>,
     ignored: IgnoredFields,
 }
 
 impl Exchange {
     /// Returns the response to a request without a prompt.
-    fn load(self) -> Result<Response, ApiError> {
+    async fn load(self) -> Result<Response, ApiError> {
         self.app.check_ready()?;
-        let answer = writer::loaded(&self.app, self.format);
+        let reason = match self.keep_alive {
+            Some(KeepAlive::NONE) => DoneReason::Unload,
+            Some(_) | None => DoneReason::Load,
+        };
+        if reason == DoneReason::Load {
+            load(&self.app).await?;
+        }
+        keep_model(&self.app, self.keep_alive);
+        let answer = writer::without_prompt(&self.app, self.format, reason);
         let mut response = Json(answer).into_response();
         self.ignored.set_header(response.headers_mut());
         Ok(response)
@@ -154,6 +193,7 @@ impl Exchange {
         stream: bool,
         logprobs: bool,
     ) -> Result<Response, ApiError> {
+        keep_model(&self.app, self.keep_alive);
         let mut writer = AnswerWriter::new(&self.app, self.format, parser, self.began, logprobs);
         let mut response = match stream {
             true => stream::response(writer, submitted, false),
@@ -172,15 +212,21 @@ impl Exchange {
     }
 }
 
+/// Waits until the engine has loaded its model.
+async fn load(app: &App) -> Result<(), ApiError> {
+    app.engine.load().await.map_err(|err| submit_error(app, err))
+}
+
 async fn embed(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
     let began = app.clock.instant();
-    let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse(body)).await?;
+    let (mut request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse(body)).await?;
     check_model(&app, &request.model)?;
+    let keep_alive = effective_keep_alive(&app, request.keep_alive, &mut request.ignored);
     app.prompter.check_dimensions(request.dimensions)?;
-    let (embeddings, prompt_eval_count) = embed_all(&app, request.inputs, None, share).await?;
+    let (embeddings, prompt_eval_count) = embed_inputs(&app, request.inputs, keep_alive, share).await?;
     let embeddings = shortened(embeddings, request.dimensions);
     let embeddings = Embeddings {
         model: app.name.clone(),
@@ -194,14 +240,31 @@ async fn embed(
     Ok(response)
 }
 
+/// Returns the embeddings and the number of tokens. Without inputs, loads the model.
+async fn embed_inputs(
+    app: &Arc<App>,
+    inputs: Vec<Prompt>,
+    keep_alive: Option<KeepAlive>,
+    share: BodyShare,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let is_load = inputs.is_empty();
+    let embedded = embed_all(app, inputs, None, share).await?;
+    if is_load {
+        load(app).await?;
+    }
+    keep_model(app, keep_alive);
+    Ok(embedded)
+}
+
 /// Handles the older `/api/embeddings`, with one prompt.
 async fn embed_single(
     State(app): State<Arc<App>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let (request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse_single(body)).await?;
+    let (mut request, share) = body::parse(body, &app, |_, body| EmbedRequest::parse_single(body)).await?;
     check_model(&app, &request.model)?;
-    let (embeddings, _) = embed_all(&app, request.inputs, None, share).await?;
+    let keep_alive = effective_keep_alive(&app, request.keep_alive, &mut request.ignored);
+    let (embeddings, _) = embed_inputs(&app, request.inputs, keep_alive, share).await?;
     let embedding = embeddings.into_iter().next().unwrap_or_default();
     let mut response = Json(SingleEmbedding { embedding }).into_response();
     request.ignored.set_header(response.headers_mut());

@@ -76,6 +76,8 @@ pub(crate) struct Done {
 /// Durations of a request in the engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Durations {
+    /// Time in which the request waited until the model was loaded again.
+    pub loading: Duration,
     /// Time from the end of the queue to the first token.
     pub prefill: Duration,
     /// Time after the first token.

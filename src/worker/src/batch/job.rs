@@ -1,7 +1,7 @@
 //! Requests in the engine's queue.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -47,6 +47,8 @@ pub(crate) struct Queued {
     pub bytes: u64,
     /// Number of plans that preferred a later request.
     pub overtaken: u32,
+    /// Time in which the request waited until the model was loaded again.
+    pub loading: Duration,
 }
 
 impl Queued {

@@ -47,7 +47,7 @@ impl Sequence {
             // Must precede the removal of the prompt from the request.
             decoding: Decoding::new(request, tokenizer),
             prompt: Prompt::take_from(request),
-            timing: Timing::new(queued.job.submitted),
+            timing: Timing::new(queued.job.submitted, queued.loading),
             queued,
         }
     }

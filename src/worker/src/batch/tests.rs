@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use camino::Utf8PathBuf;
 use tokio::sync::mpsc;
 
@@ -69,6 +71,7 @@ impl Subject {
             },
             bytes: 0,
             overtaken: 0,
+            loading: Duration::ZERO,
         };
         Sequence::new(queued, &self.model, self.prompter.tokenizer())
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::chunk_limit::ChunkLimit;
 use super::failures::Failures;
@@ -21,6 +21,7 @@ use crate::batch::step_error::StepError;
 use crate::batch::{Batch, StepToken};
 use crate::cache::StoreStage;
 use crate::cache::kv_memory::KvMemory;
+use crate::engine::residency::{MAX_LOADING, Residency};
 use crate::engine::schedule::{Chunk, Limits, Pace, RequestId, StepPlan, time_until_free_row};
 use crate::engine::state::{EngineState, Sample};
 use crate::metrics::{Outcome, StepPart};
@@ -44,8 +45,11 @@ const MEASURED_CHUNK_TOKENS: usize = 256;
 pub(super) struct EngineThread {
     config: EngineConfig,
     state: Arc<EngineState>,
+    residency: Arc<Residency>,
     stop: Arc<AtomicBool>,
     commands: mpsc::Receiver<Command>,
+    /// Requests that only load the model.
+    loads: Vec<oneshot::Sender<()>>,
     /// Weak, so that the thread ends when all other senders are dropped.
     waker: mpsc::WeakSender<Command>,
     next_id: u64,
@@ -66,7 +70,7 @@ pub(super) struct EngineThread {
 impl EngineThread {
     pub(super) fn new(
         config: EngineConfig,
-        state: Arc<EngineState>,
+        (state, residency): (Arc<EngineState>, Arc<Residency>),
         stop: Arc<AtomicBool>,
         commands: mpsc::Receiver<Command>,
         waker: mpsc::WeakSender<Command>,
@@ -74,8 +78,10 @@ impl EngineThread {
         Self {
             config,
             state,
+            residency,
             stop,
             commands,
+            loads: Vec::new(),
             waker,
             next_id: 0,
             waiting: VecDeque::new(),
@@ -100,6 +106,7 @@ impl EngineThread {
         let model = self.config.load(backend)?;
         self.state.set_phase(WorkerPhase::Warming);
         start::warm(&model, backend).map_err(EngineError::Warm)?;
+        let mut resident = Some(model);
         self.state.set_memory(device::memory());
         self.state.set_phase(WorkerPhase::Ready);
         let mut steps = 0_u64;
@@ -110,15 +117,20 @@ impl EngineThread {
             let begin = self.config.clock.instant();
             let has_requests = || !self.waiting.is_empty() || !self.commands.is_empty();
             kv.poll_files(&mut self.active, has_requests, self.pace, &self.config.clock);
+            self.update_residency(&mut resident, &mut kv, backend)?;
+            let Some(model) = &resident else {
+                idle = !kv.has_work();
+                continue;
+            };
             let plan = self.plan(kv.limit(), backend);
-            self.join(&plan, &model, &mut kv);
+            self.join(&plan, model, &mut kv);
             let rows = self.active.len();
             kv.evict_prefixes(&self.active, &plan.prefill);
             self.publish_load(&kv);
             self.spent(StepPart::Schedule, begin);
-            self.decode(&model, &mut kv);
+            self.decode(model, &mut kv);
             if !plan.prefill.is_empty() {
-                self.prefill(&plan.prefill, &model, &mut kv);
+                self.prefill(&plan.prefill, model, &mut kv);
             }
             self.failures.end_step()?;
             steps += 1;
@@ -129,6 +141,43 @@ impl EngineThread {
             self.rest_after_step(begin);
         }
         kv.finish(&self.config.clock);
+        Ok(())
+    }
+
+    /// Loads the model if there is work for it, or frees the model of an idle engine whose keep-alive time is
+    /// over, together with the prefix cache.
+    fn update_residency(
+        &mut self,
+        resident: &mut Option<Decoder>,
+        kv: &mut KvMemory,
+        backend: Backend,
+    ) -> Result<(), EngineError> {
+        let has_work = !self.active.is_empty() || !self.waiting.is_empty() || !self.loads.is_empty();
+        if has_work {
+            self.residency.set_idle(false);
+        }
+        if has_work && resident.is_none() {
+            let begin = self.config.clock.instant();
+            self.state.begin_step(MAX_LOADING);
+            let model = resident.insert(self.config.load(backend)?);
+            start::warm(model, backend).map_err(EngineError::Warm)?;
+            self.state.set_memory(device::memory());
+            self.residency.set_loaded(true);
+            let took = self.config.clock.instant() - begin;
+            self.waiting.iter_mut().for_each(|queued| queued.loading = took);
+            tracing::info!(seconds = took.as_secs_f64(), "model loaded again");
+            self.state.begin_step(self.step_limit.longest());
+        // A request may have arrived together with its keep-alive time.
+        } else if !has_work && resident.is_some() && self.residency.is_over() && self.commands.is_empty() {
+            *resident = None;
+            kv.discard_prefixes();
+            self.residency.set_loaded(false);
+            tracing::info!("idle model unloaded");
+        }
+        for loaded in self.loads.drain(..) {
+            // The client may have disconnected.
+            let _ = loaded.send(());
+        }
         Ok(())
     }
 
@@ -174,10 +223,12 @@ impl EngineThread {
                     id: RequestId(self.next_id),
                     bytes: kv.request_bytes(tokens),
                     overtaken: 0,
+                    loading: Duration::ZERO,
                     job: *job,
                 });
                 self.next_id += 1;
             }
+            Command::Load(loaded) => self.loads.push(loaded),
             Command::Wake => {}
             #[cfg(test)]
             Command::Panic => panic!("on purpose"),
@@ -189,6 +240,7 @@ impl EngineThread {
         drop(rooflet_mlx::mlx_rs::memory::clear_cache());
         self.state.set_memory(device::memory());
         self.publish_load(kv);
+        self.residency.set_idle(true);
         self.state.set_idle();
     }
 
@@ -540,6 +592,7 @@ impl EngineThread {
         // Without an answer, the end of the prompt stands for the first token.
         let first_token = timing.first_token.unwrap_or(now);
         let time_to_first_token = first_token.duration_since(timing.submitted);
+        let loading = timing.loading;
         let duration = now.duration_since(timing.submitted);
         let decoding = now.duration_since(first_token);
         let later_tokens = u32::try_from(done.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -555,7 +608,7 @@ impl EngineThread {
         let rate = |between: Duration| (!between.is_zero()).then(|| 1.0 / between.as_secs_f64());
         // Only requests with answers have speeds.
         let sample = (done.completion_tokens > 0).then(|| Sample {
-            time_to_first_token,
+            time_to_first_token: time_to_first_token.saturating_sub(loading),
             prefill: timing.joined.map(|joined| first_token.duration_since(joined)),
             decode_tokens_per_second: between.and_then(rate),
             streams: sequence.decoding.streams(),

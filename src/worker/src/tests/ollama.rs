@@ -222,3 +222,81 @@ fn embeds_and_describes_the_model() {
         })
     });
 }
+
+/// Requests and responses of Ollama's documentation: `keep_alive`, "Load a model" and "Unload a model".
+#[test]
+fn keep_alive_unloads_and_loads_the_model() {
+    let (_dir, config) = script();
+    let config = WorkerConfig {
+        keep_alive: Some(Duration::from_secs(3600)),
+        ..config
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            let running = async || worker.send("GET", "/api/ps", "").await.json()["models"].clone();
+            let seconds_left = async || {
+                let end = running().await[0]["expires_at"].as_str().unwrap().to_owned();
+                let end: jiff::Timestamp = end.parse().unwrap();
+                end.as_second() - worker.app.clock.now().as_second()
+            };
+            let ask = async |extra: Value| {
+                let base = json!({"model": "tiny", "prompt": "<cue 1>", "stream": false,
+                                  "options": {"temperature": 0, "num_predict": 2}});
+                let answer = worker.post("/api/generate", &merged(base, extra)).await;
+                assert!(!answer.headers.contains_key("x-rooflet-ignored-fields"));
+                answer.json()
+            };
+            let bytes = worker.status().await.memory.active_bytes;
+            assert!(bytes > 0 && (3590..=3601).contains(&seconds_left().await));
+            let unloaded = |status: &WorkerStatus| status.memory.active_bytes < bytes / 10;
+
+            let response = ask(json!({"prompt": "", "keep_alive": 0})).await;
+            assert_eq!(response["done_reason"], "unload");
+            worker.wait_until("an empty allocator", unloaded).await;
+            assert_eq!(running().await, json!([]));
+            assert_eq!(worker.status().await.phase, WorkerPhase::Ready);
+
+            let first = ask(json!({"keep_alive": "10m"})).await;
+            assert_eq!(first["response"], "abcd");
+            assert!(first["load_duration"].as_u64().unwrap() > 0, "{first}");
+            assert!((590..=601).contains(&seconds_left().await));
+            let second = ask(json!({"keep_alive": -1})).await;
+            assert_eq!(
+                (&second["response"], &second["load_duration"]),
+                (&json!("abcd"), &json!(0))
+            );
+            assert_eq!(running().await[0]["expires_at"], "9999-12-31T23:59:59Z");
+
+            // The answer is complete before the model is unloaded.
+            let last = ask(json!({"keep_alive": 0})).await;
+            assert_eq!(last["response"], "abcd");
+            worker.wait_until("an empty allocator", unloaded).await;
+            let chat = worker.post("/api/chat", &json!({"model": "tiny"})).await.json();
+            assert_eq!(chat["done_reason"], "load");
+            assert!(worker.status().await.memory.active_bytes > bytes / 10);
+            // The time of the request before does not apply to the model that was loaded again.
+            assert!((3590..=3601).contains(&seconds_left().await));
+        })
+    });
+}
+
+#[test]
+fn idle_worker_unloads_the_model_and_every_api_loads_it() {
+    let (_dir, config) = script();
+    let config = WorkerConfig {
+        keep_alive: Some(Duration::ZERO),
+        ..config
+    };
+    with_worker(config, |worker| {
+        Box::pin(async move {
+            for _ in 0..3 {
+                worker
+                    .wait_until("an empty allocator", |status| status.memory.active_bytes < 10_000)
+                    .await;
+                let body = json!({"model": "tiny", "prompt": "<cue 1>", "max_tokens": 2, "temperature": 0});
+                let answer = worker.post("/v1/completions", &body).await.json();
+                assert_eq!(answer["choices"][0]["text"], "abcd");
+            }
+        })
+    });
+}

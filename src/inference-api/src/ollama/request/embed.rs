@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::ignore_unknown;
 use crate::ollama::ignored::IgnoredFields;
+use crate::ollama::keep_alive::KeepAlive;
 use crate::ollama::options;
 use crate::openai::ApiError;
 use crate::openai::request::fields::Fields;
@@ -22,6 +23,7 @@ pub struct EmbedRequest {
     pub inputs: Vec<Prompt>,
     /// Number of components of each embedding. At least 1.
     pub dimensions: Option<usize>,
+    pub keep_alive: Option<KeepAlive>,
     pub ignored: IgnoredFields,
 }
 
@@ -73,12 +75,13 @@ impl EmbedRequest {
         let (_, fields) = Fields::split(body, &[])?;
         let mut ignored = IgnoredFields::default();
         options::ignore_all(&fields, &mut ignored)?;
-        options::check_keep_alive(&fields, &mut ignored)?;
+        let keep_alive = KeepAlive::parse(&fields)?;
         ignore_unknown(&fields, &[COMMON, names], &mut ignored);
         let mut request = Self {
             model: parse_model(&fields)?,
             inputs: Vec::new(),
             dimensions: None,
+            keep_alive,
             ignored,
         };
         read(&fields, &mut request)?;
@@ -121,8 +124,8 @@ mod tests {
         assert_eq!(single.inputs, [Prompt::Text("a".to_owned())]);
         let mut ignored = IgnoredFields::default();
         ignored.add("options.num_ctx".to_owned());
-        ignored.add("keep_alive".to_owned());
         assert_eq!(single.ignored, ignored);
+        assert_eq!(single.keep_alive, Some(KeepAlive::NONE));
     }
 
     #[test]

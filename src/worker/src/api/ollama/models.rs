@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use serde_json::{Map, json};
 
 use super::check_model;
@@ -14,7 +14,7 @@ use crate::api::app::App;
 use crate::api::body;
 use rooflet_api::wire::WorkerPhase;
 use rooflet_inference_api::ollama::models::{
-    Details, ListedModel, ModelFacts, ModelList, RunningList, RunningModel, ShownModel,
+    Details, ListedModel, ModelFacts, ModelList, NEVER, RunningList, RunningModel, ShownModel,
 };
 use rooflet_inference_api::ollama::request::show::ShowRequest;
 use rooflet_inference_api::openai::ApiError;
@@ -37,8 +37,15 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
 }
 
 pub(super) async fn running(State(app): State<Arc<App>>) -> Json<RunningList> {
-    let is_ready = app.engine.state().phase() == WorkerPhase::Ready;
-    let model = is_ready.then(|| RunningModel::new(&app.name, &app.name, &current(&app)));
+    let residency = app.engine.residency();
+    let is_loaded = app.engine.state().phase() == WorkerPhase::Ready && residency.is_loaded();
+    let model = is_loaded.then(|| {
+        let expires_at = residency
+            .expires_at()
+            .and_then(|end| end.round(Unit::Second).ok())
+            .map_or_else(|| NEVER.to_owned(), |end| end.to_string());
+        RunningModel::new(&app.name, &app.name, &current(&app)).until(expires_at)
+    });
     Json(RunningList {
         models: model.into_iter().collect(),
     })

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Bytes;
 use http::HeaderValue;
@@ -35,11 +35,11 @@ pub(super) enum Format {
     Generate,
 }
 
-/// Returns the response to a request that only loads the model.
-pub(super) fn loaded(app: &App, format: Format) -> Answer {
+/// Returns the response to a request that only loads or unloads the model.
+pub(super) fn without_prompt(app: &App, format: Format, reason: DoneReason) -> Answer {
     Answer {
         done: true,
-        done_reason: Some(DoneReason::Load),
+        done_reason: Some(reason),
         ..answer(app, format, Delta::default())
     }
 }
@@ -217,7 +217,7 @@ impl AnswerWriter {
             }),
             figures: Some(Figures {
                 total_duration: self.app.clock.instant() - self.began,
-                load_duration: Duration::ZERO,
+                load_duration: done.durations.loading,
                 prompt_eval_count: usage.prompt_tokens,
                 prompt_eval_duration: done.durations.prefill,
                 eval_count: usage.completion_tokens,

@@ -8,6 +8,8 @@ use crate::batch::event::Durations;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     pub submitted: Instant,
+    /// Time in which the request waited until the model was loaded again.
+    pub loading: Duration,
     /// Time at which the request left the queue.
     pub joined: Option<Instant>,
     pub first_token: Option<Instant>,
@@ -25,9 +27,10 @@ pub(crate) struct TokenTime {
 }
 
 impl Timing {
-    pub(super) fn new(submitted: Instant) -> Self {
+    pub(super) fn new(submitted: Instant, loading: Duration) -> Self {
         Self {
             submitted,
+            loading,
             joined: None,
             first_token: None,
             last_token: None,
@@ -39,6 +42,7 @@ impl Timing {
     pub(crate) fn durations(&self, now: Instant) -> Durations {
         let first_token = self.first_token.unwrap_or(now);
         Durations {
+            loading: self.loading,
             prefill: first_token - self.joined.unwrap_or(first_token),
             decode: now - first_token,
         }

@@ -60,6 +60,7 @@ fn spec(fields: &BTreeMap<&str, &str>) -> ReplicaSpec {
             disk_size: fields.get("disk").map(|gib| format!("{gib}Gi")),
         }),
         prompt_lookup_tokens: None,
+        keep_alive: None,
         allow_request_chat_template: false,
     }
 }
