@@ -28,7 +28,7 @@ pub mod vocabulary;
 
 use regex_syntax::utf8::Utf8Sequences;
 
-use self::unique::UniqueNodes;
+use self::unique::UniqueLists;
 
 /// Maximum number of nodes. Larger grammars require too much memory and time.
 const MAX_NODES: usize = 200_000;
@@ -109,7 +109,7 @@ impl ByteSet {
 pub struct Grammar {
     nodes: Vec<Node>,
     start: NodeId,
-    unique: UniqueNodes,
+    unique_lists: UniqueLists,
 }
 
 /// Error: the grammar has too many nodes.
@@ -123,7 +123,7 @@ pub(super) struct Builder {
     nodes: Vec<Node>,
     /// Number of positions in all products of rules so far.
     product_positions: usize,
-    unique: UniqueNodes,
+    unique_lists: UniqueLists,
 }
 
 impl Builder {
@@ -131,7 +131,7 @@ impl Builder {
         Self {
             nodes: vec![Node::Return],
             product_positions: 0,
-            unique: UniqueNodes::default(),
+            unique_lists: UniqueLists::new(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Builder {
         Ok(Grammar {
             nodes: self.nodes,
             start,
-            unique: self.unique,
+            unique_lists: self.unique_lists,
         })
     }
 
@@ -162,7 +162,7 @@ impl Builder {
         if built.is_err() {
             self.nodes.truncate(length);
             let first = u32::try_from(length).expect("a grammar has fewer than 2^32 nodes");
-            self.unique.truncate(NodeId(first));
+            self.unique_lists.retain(|node| node.0 < first);
         }
         built
     }
@@ -183,12 +183,7 @@ impl Builder {
 
     /// Marks the byte node at which a list of unique items begins.
     pub(super) fn mark_unique_list(&mut self, node: NodeId) {
-        self.unique.lists.insert(node);
-    }
-
-    /// Marks a byte node at which an item of such a list begins.
-    pub(super) fn mark_unique_item(&mut self, node: NodeId) {
-        self.unique.items.insert(node);
+        self.unique_lists.insert(node);
     }
 
     pub(super) fn bytes(&mut self, set: ByteSet, next: NodeId) -> NodeId {

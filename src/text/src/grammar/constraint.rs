@@ -178,7 +178,7 @@ impl SharedState {
     }
 }
 
-/// Removes the tokens that complete an item which repeats another one.
+/// Removes the tokens after which an item repeats another one, or has to.
 fn without_repetitions(
     vocabulary: &Vocabulary,
     automaton: &mut Automaton,
@@ -186,12 +186,27 @@ fn without_repetitions(
     mask: Arc<Mask>,
 ) -> Result<Arc<Mask>, ConstraintError> {
     let mut left = Mask::clone(&mask);
-    for token in vocabulary.ending_items(items) {
-        if mask.allows(*token)
-            && let Some(bytes) = vocabulary.bytes(*token)
+    let mut check = |token: u32| -> Result<(), ConstraintError> {
+        if mask.allows(token)
+            && let Some(bytes) = vocabulary.bytes(token)
             && automaton.read_unique(state, bytes, &mut items.clone())? == DEAD
         {
-            left.forbid(*token);
+            left.forbid(token);
+        }
+        Ok(())
+    };
+    for token in vocabulary.ending_items(items) {
+        check(*token)?;
+    }
+    // Inside an item, only texts that continue like another item can be unable to end as a new one.
+    let next = items.next_bytes();
+    let is_inside = items.current().is_some();
+    if items.has_items() && !(is_inside && next.is_empty()) {
+        for token in 0..u32::try_from(vocabulary.size()).unwrap_or(u32::MAX) {
+            let first = vocabulary.bytes(token).and_then(<[u8]>::first);
+            if mask.allows(token) && first.is_some_and(|first| !is_inside || next.contains(first)) {
+                check(token)?;
+            }
         }
     }
     match left.is_empty() {
@@ -352,6 +367,72 @@ mod tests {
             }
         }
         assert!(repeated > 1000, "{repeated}");
+    }
+
+    /// Lists of items with few values: answers exhaust the values, and none gets stuck.
+    #[test]
+    fn masks_leave_a_unique_item() {
+        let mut tokens: Vec<Vec<u8>> = (b' '..=b'~').map(|byte| vec![byte]).collect();
+        for token in [
+            "\",\"",
+            "\"a",
+            "a\"",
+            ",true",
+            "true,",
+            "},{",
+            "\":",
+            "[1",
+            "1,",
+            "2]",
+            ", ",
+            "null,null",
+        ] {
+            tokens.push(token.as_bytes().to_vec());
+        }
+        let count = u32::try_from(tokens.len()).unwrap();
+        let vocabulary = Arc::new(Vocabulary::of(tokens.clone(), vec![]));
+        let (mut longest, mut removed) = (0, 0);
+        for items in [
+            serde_json::json!({"type": "string", "pattern": "^(a|b|ab)$"}),
+            serde_json::json!({"type": ["boolean", "null"]}),
+            serde_json::json!({"type": "integer", "minimum": 9, "maximum": 11}),
+            serde_json::json!({"type": "number", "minimum": 0, "maximum": 0.5, "multipleOf": 0.25}),
+            serde_json::json!({"type": "object", "properties": {"b": {"const": 1}, "a": {"type": "boolean"}}}),
+            serde_json::json!({"type": "array", "items": {"type": "null"}, "maxItems": 2}),
+        ] {
+            let schema =
+                serde_json::json!({"type": "array", "items": items, "uniqueItems": true, "minItems": 3});
+            let schema = serde_json::from_value(schema).unwrap();
+            let list = grammar(|builder| super::super::json_schema::schema_rule(builder, &schema).unwrap());
+            for seed in 1..40_u64 {
+                let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                let mut constraint = Constraint::new(Arc::clone(&list), Arc::clone(&vocabulary)).unwrap();
+                let mut text = Vec::new();
+                while !constraint.is_complete() {
+                    let mask = constraint.mask().unwrap_or_else(|err| {
+                        panic!("{err}: {}", String::from_utf8_lossy(&text));
+                    });
+                    let accepted = |token: &u32| constraint.clone().accept(*token).is_ok();
+                    let allowed: Vec<u32> = (0..count).filter(|token| mask.allows(*token)).collect();
+                    assert_eq!(allowed, (0..count).filter(accepted).collect::<Vec<u32>>());
+                    let state = constraint.state.0;
+                    let unfiltered = lock(&constraint.shared).mask(&vocabulary, state).unwrap();
+                    removed += unfiltered.count() - mask.count();
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let token = allowed[(random >> 11) as usize % allowed.len()];
+                    text.extend_from_slice(&tokens[token as usize]);
+                    constraint.accept(token).unwrap();
+                }
+                let items: Vec<serde_json::Value> = serde_json::from_slice(&text).unwrap();
+                let different: std::collections::HashSet<String> =
+                    items.iter().map(ToString::to_string).collect();
+                assert_eq!(different.len(), items.len());
+                longest = longest.max(items.len());
+            }
+        }
+        assert!(longest >= 5 && removed > 1000, "{longest} {removed}");
     }
 
     /// In these patterns every character may end a part: twenty characters lead to one of a million

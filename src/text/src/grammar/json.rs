@@ -59,6 +59,64 @@ impl Rules {
     }
 }
 
+/// Digits of canonical numbers: before the decimal point of a fraction, after it, and of integers. Together, they
+/// are at most the 15 digits that a double represents exactly.
+const WHOLE_DIGITS: u32 = 9;
+const FRACTION_DIGITS: u32 = 6;
+
+impl Rules {
+    /// Returns rules with one spelling of each value, without white space. They have no objects of any form,
+    /// whose members have no order. `character` has one spelling of each character.
+    pub(super) fn canonical(self, builder: &mut Builder, character: NodeId) -> Self {
+        let string = string(builder, character);
+        let integer = canonical_integer(builder, None);
+        let number = canonical_number(builder);
+        let value = builder.reserve();
+        let array = list(builder, RETURN, (b'[', b']'), value);
+        let words = ["true", "false", "null"].map(|word| builder.literal(word.as_bytes(), RETURN));
+        let mut branches = vec![string, number, array];
+        branches.extend(words);
+        let any = builder.any_of(branches);
+        builder.define(value, any);
+        Self {
+            space: RETURN,
+            character,
+            integer,
+            number,
+            value,
+            ..self
+        }
+    }
+}
+
+/// Builds integers of a maximum number of digits, without `-0`.
+fn canonical_integer(builder: &mut Builder, most: Option<u32>) -> NodeId {
+    let positive = positive(builder, most, RETURN);
+    let negative = builder.literal(b"-", positive);
+    let zero = builder.literal(b"0", RETURN);
+    builder.any_of(vec![zero, positive, negative])
+}
+
+fn positive(builder: &mut Builder, most: Option<u32>, next: NodeId) -> NodeId {
+    let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
+    let more = builder.repeat(digit, 0, most.map(|most| most - 1), next);
+    builder.bytes(ByteSet::range(b'1', b'9'), more)
+}
+
+/// Builds numbers without an exponent, a fraction that ends with zeros, and `-0`.
+fn canonical_number(builder: &mut Builder) -> NodeId {
+    let digit = builder.bytes(ByteSet::range(b'0', b'9'), RETURN);
+    let last = builder.bytes(ByteSet::range(b'1', b'9'), RETURN);
+    let digits = builder.repeat(digit, 0, Some(FRACTION_DIGITS - 1), last);
+    let fraction = builder.literal(b".", digits);
+    let positive = positive(builder, Some(WHOLE_DIGITS), fraction);
+    let below_one = builder.literal(b"0", fraction);
+    let unsigned = builder.any_of(vec![positive, below_one]);
+    let negative = builder.literal(b"-", unsigned);
+    let whole = canonical_integer(builder, Some(WHOLE_DIGITS + FRACTION_DIGITS));
+    builder.any_of(vec![whole, unsigned, negative])
+}
+
 fn space(builder: &mut Builder) -> NodeId {
     let one = builder.literal(b" ", RETURN);
     let indent = builder.repeat(one, 0, Some(MAX_INDENT), RETURN);

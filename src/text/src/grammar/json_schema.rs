@@ -9,14 +9,12 @@ use std::collections::HashMap;
 use super::json::Rules;
 use super::normal::{Normal, normal};
 pub(super) use super::schema::SchemaError;
-use super::schema::{Kind, NUMBER, STRING, Schema, ValueSet, check_parts, dereferenced, resolved};
+use super::schema::{Kind, NUMBER, STRING, Schema, canonical, check_parts, dereferenced, resolved};
 use super::{Builder, NodeId, RETURN};
 use rooflet_inference_api::openai::json::Json;
 
 /// Maximum depth of nested schemas, including references.
 const MAX_DEPTH: usize = 100;
-/// Maximum number of listed values with `uniqueItems`. The grammar has a state for each subset.
-const MAX_DIFFERENT: usize = 10;
 
 /// Builds the rule of a schema's values.
 pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId, SchemaError> {
@@ -32,6 +30,7 @@ pub(super) fn schema_rule(builder: &mut Builder, schema: &Json) -> Result<NodeId
         targets: Vec::new(),
         scalars: HashMap::new(),
         depth: 0,
+        is_canonical: false,
     };
     match (compiler.rule(schema, "#".to_owned()), dropped) {
         (Err(SchemaError::Empty { .. }), Some(dropped)) => Err(dropped),
@@ -50,6 +49,8 @@ struct Compiler<'a, 'b> {
     /// Rules of strings and numbers by their constraints, because schemas repeat them.
     scalars: HashMap<String, NodeId>,
     depth: usize,
+    /// True in the items of a list whose items must differ: each value has one spelling.
+    is_canonical: bool,
 }
 
 impl<'a> Compiler<'a, '_> {
@@ -83,7 +84,8 @@ impl<'a> Compiler<'a, '_> {
         }
         if schema.get("const").is_some() || schema.get("enum").is_some() {
             let values = listed(schema)?.unwrap_or_default();
-            return Ok(self.builder.one_of(values.iter().map(text).collect(), RETURN));
+            let texts = values.iter().map(|value| self.text(value)).collect();
+            return Ok(self.builder.one_of(texts, RETURN));
         }
         for keyword in ["anyOf", "oneOf"] {
             if let Some(schemas) = schema.list(keyword)? {
@@ -178,141 +180,25 @@ impl<'a> Compiler<'a, '_> {
             true => self.string(schema),
             false => self.number(schema, kind == Kind::Integer),
         }?;
+        let rule = match self.is_canonical && kind != Kind::String {
+            true => self.canonical_number(schema, rule, kind == Kind::Integer)?,
+            false => rule,
+        };
         self.scalars.insert(key, rule);
         Ok(rule)
     }
 
-    fn array(&mut self, schema: &Schema<'a>) -> Result<NodeId, SchemaError> {
-        let (min, max) = (schema.count("minItems")?.unwrap_or(0), schema.count("maxItems")?);
-        match schema.get("uniqueItems") {
-            Some(Json::Bool(true)) if max.is_none_or(|max| max > 1) => {
-                return self.different(schema, (min, max));
-            }
-            None | Some(Json::Bool(_)) => {}
-            Some(_) => return Err(schema.invalid("uniqueItems", "true or false")),
-        }
-        let mut first = Vec::new();
-        for (index, item) in schema.list("prefixItems")?.unwrap_or_default().iter().enumerate() {
-            first.push(self.rule(item, schema.below(&format!("prefixItems/{index}")))?);
-        }
-        let others = match schema.get("items") {
-            None => Some(self.rules.value),
-            Some(Json::Bool(false)) => None,
-            Some(items) => Some(self.rule(items, schema.below("items"))?),
-        };
-        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        let named = count(first.len());
-        let most = match (max, others) {
-            (Some(max), Some(_)) => Some(max),
-            (Some(max), None) => Some(max.min(named)),
-            (None, Some(_)) => None,
-            (None, None) => Some(named),
-        };
-        if most.is_some_and(|most| most < min) {
-            return Err(schema.empty());
-        }
-        first.truncate(most.map_or(usize::MAX, |most| most as usize));
-        let named = count(first.len());
-        let close = self.closed(b"]");
-        // From the last item to the first: the rest of the list after each item.
-        let mut after = close;
-        if let Some(item) = others {
-            let rest = most.map(|most| most - named);
-            if named == 0 {
-                after = self.items(item, min, rest, close);
-            } else {
-                let another = self.after_comma(item);
-                after = self
-                    .builder
-                    .repeat(another, min.saturating_sub(named), rest, close);
-            }
-        }
-        for (index, item) in first.into_iter().enumerate().rev() {
-            let this = match index {
-                0 => {
-                    let item = self.builder.call(item, after);
-                    self.spaced(item)
-                }
-                _ => {
-                    let another = self.after_comma(item);
-                    self.builder.call(another, after)
-                }
-            };
-            after = match count(index) < min {
-                true => this,
-                false => self.builder.any_of(vec![this, close]),
-            };
-        }
-        Ok(self.builder.literal(b"[", after))
-    }
-
-    /// Builds a list of unique values, with a state for each subset of the values.
-    fn different(
-        &mut self,
-        schema: &Schema<'a>,
-        (min, max): (u32, Option<u32>),
-    ) -> Result<NodeId, SchemaError> {
-        let values = match schema
-            .get("items")
-            .and_then(|items| dereferenced(self.root, items))
-        {
-            Some(Json::Object(items)) if schema.get("prefixItems").is_none() => {
-                listed(&Schema::new(items, schema.below("items"))?)?
-            }
-            Some(_) | None => None,
-        };
-        let Some(mut values) = values else {
-            return self.unique_items(schema, (min, max));
-        };
-        let mut known = ValueSet::default();
-        values.retain(|value| known.insert(value));
-        if values.len() > MAX_DIFFERENT {
-            return Err(SchemaError::Unsupported {
-                at: schema.at.clone(),
-                keyword: format!("uniqueItems with more than {MAX_DIFFERENT} values"),
-            });
-        }
-        let values: Vec<NodeId> = values.iter().map(|value| self.value_literal(value)).collect();
-        let close = self.closed(b"]");
-        let mut after: Vec<Option<NodeId>> = vec![None; 1 << values.len()];
-        for used in (0..after.len()).rev() {
-            let count = used.count_ones();
-            let mut branches: Vec<NodeId> = (count >= min).then_some(close).into_iter().collect();
-            for (index, value) in values.iter().enumerate() {
-                let then = after[used | 1 << index].filter(|_| used & 1 << index == 0);
-                if let Some(then) = then.filter(|_| max.is_none_or(|max| count < max)) {
-                    let value = self.builder.call(*value, then);
-                    let value = self.spaced(value);
-                    branches.push(match count {
-                        0 => value,
-                        _ => self.builder.literal(b",", value),
-                    });
-                }
-            }
-            after[used] = (!branches.is_empty()).then(|| self.builder.any_of(branches));
-        }
-        let first = after[0].ok_or_else(|| schema.empty())?;
-        Ok(self.builder.literal(b"[", first))
-    }
-
-    /// Builds items of the same rule, from the start of a list.
-    fn items(&mut self, item: NodeId, min: u32, max: Option<u32>, close: NodeId) -> NodeId {
-        if max == Some(0) {
-            return close;
-        }
-        let another = self.after_comma(item);
-        let max = max.map(|max| max - 1);
-        let more = self.builder.repeat(another, min.saturating_sub(1), max, close);
-        let first = self.builder.call(item, more);
-        let first = self.spaced(first);
-        match min {
-            0 => self.builder.any_of(vec![first, close]),
-            _ => first,
+    /// Returns the compact JSON of a listed value.
+    fn text(&self, value: &Json) -> Vec<u8> {
+        match self.is_canonical {
+            true => canonical(value).into_bytes(),
+            false => serde_json::to_vec(value).expect("JSON values serialize"),
         }
     }
 
     fn value_literal(&mut self, value: &Json) -> NodeId {
-        self.builder.literal(&text(value), RETURN)
+        let text = self.text(value);
+        self.builder.literal(&text, RETURN)
     }
 
     fn spaced(&mut self, next: NodeId) -> NodeId {
@@ -330,11 +216,6 @@ impl<'a> Compiler<'a, '_> {
         let item = self.spaced(item);
         self.builder.literal(b",", item)
     }
-}
-
-/// Returns the compact JSON of a value.
-fn text(value: &Json) -> Vec<u8> {
-    serde_json::to_vec(value).expect("JSON values serialize")
 }
 
 /// Returns the values that a schema lists, limited to its types, or both values of a boolean.

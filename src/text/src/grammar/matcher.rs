@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::unique::{Opening, UniqueItems};
-use super::{ByteSet, Grammar, Node, NodeId};
+use super::unique::{Item, Reading, UniqueItems, UniqueLists};
+use super::{Builder, ByteSet, Grammar, Node, NodeId};
 
 /// Maximum number of positions in a state. Grammars with more are too expensive.
 const MAX_POSITIONS: usize = 20_000;
@@ -18,6 +18,9 @@ const MAX_BYTES: usize = 32 << 20;
 /// Maximum number of states in the search for plain text. Beyond it, tokens are matched one by one,
 /// which is cheaper for ambiguous patterns such as `.{1,40}: .{1,80}`.
 const MAX_PLAIN_STATES: usize = 128;
+/// Maximum length of texts that are counted, in bytes, and maximum number of states after texts of one length.
+const MAX_COUNTED_BYTES: usize = 4096;
+const MAX_COUNTED_STATES: usize = 2000;
 /// Maximum number of cached stack frames. They are never discarded: above it, the caller should
 /// create a new automaton.
 const MAX_STACKS: usize = 200_000;
@@ -177,10 +180,11 @@ impl Automaton {
 
     /// Returns true if the grammar has lists of unique items.
     pub(super) fn has_unique_items(&self) -> bool {
-        !self.grammar.unique.is_empty()
+        !self.grammar.unique_lists.is_empty()
     }
 
-    /// Like [`read`](Self::read), with a tracker of unique items. Returns [`DEAD`] if an item repeats.
+    /// Like [`read`](Self::read), with a tracker of unique items. Returns [`DEAD`] if an item repeats, or if every
+    /// continuation of the text repeats an item.
     pub(super) fn read_unique(
         &mut self,
         from: StateId,
@@ -189,27 +193,86 @@ impl Automaton {
     ) -> Result<StateId, TooAmbiguous> {
         let mut state = from;
         for byte in bytes {
-            let opening = self.opening(state, *byte);
+            let opens_list = *byte == b'[' && self.opens_unique_list(state);
             state = self.step(state, *byte)?;
-            if state == DEAD || !items.read(*byte, opening) {
+            if state == DEAD || !items.read(*byte, opens_list) {
                 return Ok(DEAD);
             }
         }
-        Ok(state)
+        match self.has_unique_continuation(state, items)? {
+            true => Ok(state),
+            false => Ok(DEAD),
+        }
     }
 
-    /// Returns what may begin with this byte in lists of unique items.
-    fn opening(&self, state: StateId, byte: u8) -> Opening {
-        let mut opening = Opening::default();
-        if matches!(byte, b'[' | b'"' | b'-' | b'0'..=b'9') {
-            let grammar = &self.grammar;
-            for (node, _) in &self.state(state).positions.reading {
-                let reads = || matches!(grammar.node(*node), Node::Bytes(set, _) if set.contains(byte));
-                opening.list |= grammar.unique.lists.contains(node) && reads();
-                opening.item |= grammar.unique.items.contains(node) && reads();
+    fn has_unique_continuation(&mut self, state: StateId, items: &UniqueItems) -> Result<bool, TooAmbiguous> {
+        let mut open: Vec<(StateId, Item)> = match items.current() {
+            _ if !items.has_items() => return Ok(true),
+            Some(item) => vec![(state, item.clone())],
+            None if items.expects_item() => vec![(state, Item::default())],
+            None => return Ok(true),
+        };
+        // Every state has a continuation, so that a text which no item begins with can end as a new item.
+        while let Some((state, item)) = open.pop() {
+            if !items.has_beginning(&item.text) {
+                return Ok(true);
+            }
+            if item.has_open_end() && !items.contains(&item.text) {
+                for byte in [b',', b']', b' ', b'\n'] {
+                    if self.step(state, byte)? != DEAD {
+                        return Ok(true);
+                    }
+                }
+            }
+            for byte in 0..=u8::MAX {
+                let to = self.step(state, byte)?;
+                if to == DEAD {
+                    continue;
+                }
+                let mut longer = item.clone();
+                match longer.read(byte) {
+                    Reading::Inside => open.push((to, longer)),
+                    Reading::Last if !items.contains(&longer.text) => return Ok(true),
+                    Reading::Last | Reading::Outside => {}
+                }
             }
         }
-        opening
+        Ok(false)
+    }
+
+    /// Returns true if the grammar has at least `needed` different texts. `None` if the search exceeds its
+    /// limits.
+    fn has_texts(&mut self, needed: u64) -> Result<Option<bool>, TooAmbiguous> {
+        // Number of texts that lead to each state. A text leads to one state.
+        let mut reached = HashMap::from([(self.start, 1_u64)]);
+        let mut found = 0_u64;
+        for _ in 0..MAX_COUNTED_BYTES {
+            let mut next = HashMap::new();
+            for (state, texts) in reached {
+                if self.positions(state).is_accepting() {
+                    found = found.saturating_add(texts);
+                }
+                for byte in 0..=u8::MAX {
+                    let to = self.step(state, byte)?;
+                    if to != DEAD {
+                        let count = next.entry(to).or_insert(0_u64);
+                        *count = count.saturating_add(texts);
+                    }
+                }
+            }
+            match (found >= needed, next.is_empty()) {
+                (true, _) => return Ok(Some(true)),
+                (false, true) => return Ok(Some(false)),
+                (false, false) if next.len() > MAX_COUNTED_STATES => return Ok(None),
+                (false, false) => reached = next,
+            }
+        }
+        Ok(None)
+    }
+
+    fn opens_unique_list(&self, state: StateId) -> bool {
+        let mut reading = self.state(state).positions.reading.iter();
+        reading.any(|(node, _)| self.grammar.unique_lists.contains(node))
     }
 
     /// Returns true if the cached states exceed their memory limit.
@@ -436,6 +499,20 @@ impl Automaton {
             open.push((rule, self.push(Frame::Repeat(node, done), stack)));
         }
     }
+}
+
+/// Returns whether a rule has at least `needed` different texts. `None` if the search exceeds its limits.
+pub(super) fn has_texts(builder: &mut Builder, rule: NodeId, needed: u64) -> Option<bool> {
+    // The automaton needs shared ownership of the nodes for a while.
+    let grammar = Arc::new(Grammar {
+        nodes: std::mem::take(&mut builder.nodes),
+        start: rule,
+        unique_lists: UniqueLists::new(),
+    });
+    let automaton = Automaton::new(Arc::clone(&grammar));
+    let found = automaton.and_then(|mut automaton| automaton.has_texts(needed));
+    builder.nodes = Arc::into_inner(grammar).expect("the automaton is dropped").nodes;
+    found.ok().flatten()
 }
 
 impl Grammar {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::matcher::{Automaton, DEAD, StateId, TooAmbiguous};
-use super::unique::UniqueNodes;
+use super::unique::UniqueLists;
 use super::{Builder, ByteSet, Grammar, NodeId, RETURN};
 
 /// Maximum number of states of a product.
@@ -54,7 +54,7 @@ pub(super) fn combined(
         nodes: std::mem::take(&mut builder.nodes),
         start: rules.0,
         // Products are rules of strings.
-        unique: UniqueNodes::default(),
+        unique_lists: UniqueLists::new(),
     });
     let product = Product::new(&grammar, rules, operation, &mut builder.product_positions);
     builder.nodes = Arc::into_inner(grammar).expect("the automaton is dropped").nodes;

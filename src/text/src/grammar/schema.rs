@@ -142,21 +142,22 @@ pub(super) struct ValueSet(HashSet<String>);
 
 impl ValueSet {
     pub(super) fn of(values: &[Json]) -> Self {
-        Self(values.iter().map(meaning).collect())
+        Self(values.iter().map(canonical).collect())
     }
 
     pub(super) fn contains(&self, value: &Json) -> bool {
-        self.0.contains(&meaning(value))
+        self.0.contains(&canonical(value))
     }
 
     /// Returns true if the value was not in the set.
     pub(super) fn insert(&mut self, value: &Json) -> bool {
-        self.0.insert(meaning(value))
+        self.0.insert(canonical(value))
     }
 }
 
-/// Returns the same text for equal values: numbers by value, members in any order.
-fn meaning(value: &Json) -> String {
+/// Returns the same JSON text for equal values: numbers by value, members in any order.
+pub(super) fn canonical(value: &Json) -> String {
+    let string = |text: &str| serde_json::to_string(text).expect("strings serialize");
     match value {
         Json::Number(number) => match number.as_f64() {
             // The format of integers.
@@ -165,14 +166,15 @@ fn meaning(value: &Json) -> String {
             }
             Some(_) | None => numbers::plain(number),
         },
-        Json::Array(items) => format!("[{}]", items.iter().map(meaning).collect::<Vec<_>>().join(",")),
+        Json::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
         Json::Object(members) => {
-            let member = |(name, value): (&str, &Json)| format!("{name:?}:{}", meaning(value));
-            let mut members: Vec<String> = members.iter().map(member).collect();
-            members.sort_unstable();
+            let mut members: Vec<(&str, &Json)> = members.iter().collect();
+            members.sort_unstable_by_key(|(name, _)| *name);
+            let member = |(name, value): (&str, &Json)| format!("{}:{}", string(name), canonical(value));
+            let members: Vec<String> = members.into_iter().map(member).collect();
             format!("{{{}}}", members.join(","))
         }
-        Json::String(text) => format!("{text:?}"),
+        Json::String(text) => string(text),
         Json::Null => "null".to_owned(),
         Json::Bool(value) => value.to_string(),
     }
@@ -445,7 +447,7 @@ pub(crate) fn dereferenced<'a>(root: &'a Json, mut schema: &'a Json) -> Option<&
 
 /// Returns true if two values are equal.
 pub(super) fn are_equal(one: &Json, other: &Json) -> bool {
-    meaning(one) == meaning(other)
+    canonical(one) == canonical(other)
 }
 
 /// Returns the values that a schema lists.

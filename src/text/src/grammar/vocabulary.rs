@@ -32,10 +32,8 @@ pub struct Vocabulary {
     end_tokens: Vec<u32>,
     /// Tokens with a quotation mark.
     quoted: Vec<u32>,
-    /// Tokens that may complete a string or a number.
+    /// Tokens that may complete an item.
     ending: Vec<u32>,
-    /// Tokens that may complete two of them.
-    ending_two: Vec<u32>,
     all: Slice,
     /// Slices in the order of [`PLAIN_CHARACTERS`].
     slices: [Slice; PLAIN_CHARACTERS.len()],
@@ -126,8 +124,7 @@ impl Vocabulary {
             fitting.map(|(token, _)| token).collect()
         };
         let quoted = with(&|bytes| bytes.contains(&b'"'));
-        let ending = with(&|bytes| item_ends(bytes) > 0);
-        let ending_two = with(&|bytes| item_ends(bytes) > 1);
+        let ending = with(&|bytes| bytes.iter().any(|byte| b"\",]} \t\r\n".contains(byte)));
         let slice = |fits: &dyn Fn(&[u8]) -> bool| Slice::new(&sorted, &duplicates, ranges.len(), fits);
         Self {
             all: slice(&|_| false),
@@ -140,7 +137,6 @@ impl Vocabulary {
             end_tokens,
             quoted,
             ending,
-            ending_two,
         }
     }
 
@@ -162,8 +158,6 @@ impl Vocabulary {
     pub(super) fn ending_items(&self, items: &UniqueItems) -> &[u32] {
         if items.is_in_string() {
             &self.quoted
-        } else if items.is_at_begin() {
-            &self.ending_two
         } else {
             &self.ending
         }
@@ -233,12 +227,6 @@ impl Slice {
             tokens = others;
         }
     }
-}
-
-/// Returns an upper bound of the number of strings and numbers that the text completes.
-fn item_ends(bytes: &[u8]) -> usize {
-    let ends = |byte: &&u8| b"\",] \t\r\n".contains(*byte);
-    bytes.iter().filter(ends).count()
 }
 
 /// Returns the number of characters if all are plain; see [`PLAIN_ASCII`].

@@ -13,6 +13,7 @@ pub(super) const MAX_NAME_BYTES: usize = 256;
 
 /// Named property of an object.
 struct Property {
+    name: String,
     /// Rule of name, colon and value.
     rule: NodeId,
     required: bool,
@@ -63,6 +64,12 @@ impl<'a> Compiler<'a, '_> {
             let value = self.rule(value, schema.below(&format!("properties/{name}")))?;
             names.push(name);
             members.push(self.property(name, value, required.contains(&name)));
+        }
+        if self.is_canonical && (others.is_some() || !patterns.is_empty()) {
+            return Err(SchemaError::Unsupported {
+                at: schema.at.clone(),
+                keyword: "uniqueItems of objects with further properties".to_owned(),
+            });
         }
         if !patterns.is_empty() {
             // The normal form has merged the patterns into the named properties that match.
@@ -166,9 +173,10 @@ impl<'a> Compiler<'a, '_> {
 
     fn property(&mut self, name: &str, value: NodeId, required: bool) -> Property {
         let text = serde_json::to_string(name).expect("a string is JSON");
-        let name = self.builder.literal(text.as_bytes(), RETURN);
+        let literal = self.builder.literal(text.as_bytes(), RETURN);
         Property {
-            rule: member(self.builder, self.rules.space, name, value),
+            name: name.to_owned(),
+            rule: member(self.builder, self.rules.space, literal, value),
             required,
         }
     }
@@ -177,9 +185,12 @@ impl<'a> Compiler<'a, '_> {
     fn members(
         &mut self,
         schema: &Schema<'a>,
-        members: Vec<Property>,
+        mut members: Vec<Property>,
         others: Option<NodeId>,
     ) -> Result<NodeId, SchemaError> {
+        if self.is_canonical {
+            members.sort_by(|one, other| one.name.cmp(&other.name));
+        }
         let (least, most) = (
             schema.count("minProperties")?.unwrap_or(0),
             schema.count("maxProperties")?,
@@ -205,7 +216,7 @@ impl<'a> Compiler<'a, '_> {
                 Some(_) => None,
             });
         }
-        for (index, Property { rule, required }) in members.into_iter().enumerate().rev() {
+        for (index, Property { rule, required, .. }) in members.into_iter().enumerate().rev() {
             let with: Vec<Option<NodeId>> = next
                 .iter()
                 .map(|next| {

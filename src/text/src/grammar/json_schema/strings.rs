@@ -117,12 +117,17 @@ impl<'a> Compiler<'a, '_> {
 
     /// Builds any text, with one spelling for each character.
     pub(super) fn any_text(&mut self) -> NodeId {
+        let character = self.any_character();
+        self.builder.repeat(character, 0, None, RETURN)
+    }
+
+    /// Builds any character, with one spelling.
+    pub(super) fn any_character(&mut self) -> NodeId {
         let mut rules = RegexRules {
             builder: self.builder,
             encoding: Encoding::Json,
         };
-        let character = rules.any_character();
-        self.builder.repeat(character, 0, None, RETURN)
+        rules.any_character()
     }
 
     pub(super) fn quoted(&mut self, content: NodeId) -> NodeId {

@@ -156,16 +156,127 @@ fn free_unique_items_do_not_repeat() {
         &[r#"[{"tags":["a","b"]},{"tags":["a"]},{"tags":["b","a"]}]"#],
         &[r#"[{"tags":["a"]},{"tags":["b","b"]}]"#],
     );
-    for items in [
-        json!({"type": "string", "maxLength": 3}),
-        json!({"type": "string", "pattern": "^a"}),
-        json!({"type": "integer", "maximum": 9}),
-        json!({"type": "number"}),
-        json!({"type": ["string", "null"]}),
-        json!({}),
+}
+
+/// Lists of unique items of all kinds: no value repeats in another spelling, and no answer gets stuck.
+#[test]
+fn unique_items_have_one_spelling() {
+    let unique = |items: Value| json!({"type": "array", "items": items, "uniqueItems": true});
+    check(
+        unique(json!({"type": "string", "maxLength": 1})),
+        &[r#"["a", "b",""]"#, r#"["\"","ä"]"#],
+        &[r#"["a","a"]"#, r#"["ab"]"#, r#"["ä","\u00e4"]"#, r#"["",""]"#],
+    );
+    check(
+        unique(json!({"type": "number"})),
+        &["[1,1.5, -1.5]", "[0.1,10,100]", "[0,-0.000001]"],
+        &[
+            "[1,1.0]",
+            "[1.50]",
+            "[1e2]",
+            "[0,-0]",
+            "[0.1,0.1]",
+            "[0.1234567]",
+            "[1234567890.5]",
+        ],
+    );
+    check(
+        unique(json!({"type": "integer", "minimum": 8, "maximum": 10})),
+        &["[8,9,10]", "[]"],
+        &["[8,8]", "[8,9,10,8]", "[11]", "[8,9,10,"],
+    );
+    check(
+        unique(json!({"type": ["string", "null"]})),
+        &[r#"[null,"null"]"#],
+        &["[null,null]", "[null, null]"],
+    );
+    let point = json!({"type": "object", "properties": {"y": {"type": "integer"}, "x": {"type": "integer"}}, "required": ["y"]});
+    check(
+        unique(point.clone()),
+        &[r#"[{"x":1,"y":2}, {"y":2},{"x":1,"y":3}]"#],
+        &[
+            r#"[{"y":2,"x":1}]"#,
+            r#"[{"y": 2}]"#,
+            r#"[{"y":2},{"y":2}]"#,
+            r#"[{"x":1,"y":2},{"y":1},{"x":1,"y":2}]"#,
+        ],
+    );
+    // A listed object and an object of a schema have the same spelling.
+    check(
+        unique(
+            json!({"anyOf": [point, {"const": {"y": 1.0, "x": 2}}, {"enum": [1.0, "a", 2, 3, 4, 5, 6, 7, 8, 9, 10]}]}),
+        ),
+        &[r#"[{"x":2,"y":1},1,10]"#],
+        &[
+            r#"[{"x":2,"y":1},{"x":2,"y":1}]"#,
+            "[1.0]",
+            "[1,1]",
+            r#"[{"y":1.0,"x":2}]"#,
+        ],
+    );
+    check(
+        unique(json!({"type": "array", "items": {"type": "boolean"}})),
+        &["[[],[true,true],[true]]"],
+        &["[[],[]]", "[[true, true]]", "[[true],[true]]"],
+    );
+    check(
+        json!({"uniqueItems": true}),
+        &[r#"[1,"1",[1],null,true]"#, "[[1],[2]]"],
+        &["[1,1]", "[[1],[1]]", "[{}]", "[1.0]"],
+    );
+    check(
+        json!({"prefixItems": [{"type": "boolean"}, {"type": "boolean"}], "uniqueItems": true, "minItems": 2}),
+        &["[true,false]", "[false,true,1]"],
+        &["[true,true]", "[true]", "[true,false,true]"],
+    );
+    check(
+        unique(json!({"enum": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]})),
+        &["[12,1,2]", "[1,2,3,4,5,6,7,8,9,10,11,12]"],
+        &["[1,1]", "[1,2,3,4,5,6,7,8,9,10,11,12,", "[13]"],
+    );
+    // Each list has items of its own.
+    let rows = json!({"type": "array", "items": unique(json!({"type": "number"}))});
+    check(rows, &["[[1,2],[1, 2],[]]"], &["[[1,2],[1,1]]"]);
+}
+
+#[test]
+fn unique_items_must_exist() {
+    let of = |items: Value, least: u32| json!({"type": "array", "items": items, "uniqueItems": true, "minItems": least});
+    let word = json!({"type": "string", "pattern": "^(a|b)c?$"});
+    check(
+        of(word.clone(), 4),
+        &[r#"["a","b","ac","bc"]"#],
+        &[r#"["a","b","ac"]"#],
+    );
+    assert!(refusal(of(word, 5)).contains("no value satisfies all constraints"));
+    check(
+        of(json!({"type": "string"}), 3),
+        &[r#"["","a","b"]"#],
+        &[r#"["","a"]"#],
+    );
+    for (schema, message) in [
+        (
+            of(json!({"type": "object"}), 0),
+            "uniqueItems of objects with further properties",
+        ),
+        (
+            of(
+                json!({"type": "object", "additionalProperties": {"type": "string"}}),
+                0,
+            ),
+            "uniqueItems of objects with further properties",
+        ),
+        (
+            of(of(json!({"type": "string"}), 0), 0),
+            "uniqueItems in items of such a list",
+        ),
+        (
+            of(json!({"type": "number", "minimum": 1e16}), 0),
+            "uniqueItems of numbers with these limits",
+        ),
     ] {
-        let message = refusal(json!({"type": "array", "items": items, "uniqueItems": true}));
-        assert!(message.contains("uniqueItems of other items"), "{message}");
+        let refused = refusal(schema);
+        assert!(refused.contains(message), "{refused}");
     }
 }
 
