@@ -78,6 +78,63 @@ fn config_map(name: &str) -> String {
 }
 
 #[test]
+fn admission_policy_denies_and_warns() {
+    let Some(cluster) = start(&[]) else { return };
+    let kubectl = &cluster.kubectl;
+    let policy = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: owners}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE, DELETE]}
+  variables:
+  - {name: target, expression: "request.operation == 'DELETE' ? oldObject : object"}
+  validations:
+  - expression: "variables.target.?metadata.?labels.?owner.hasValue()"
+    messageExpression: "'the ConfigMap ' + request.name + ' needs the label owner'"
+    reason: Forbidden
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: owners}
+spec: {policyName: owners, validationActions: [Deny]}
+"#;
+    kubectl.apply(policy).ok();
+    let denied = kubectl.apply(&config_map("a"));
+    assert!(!denied.success, "{}", denied.stdout);
+    let expected = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'owners' with binding 'owners' denied request: \
+                    the ConfigMap a needs the label owner";
+    assert!(denied.stderr.contains(expected), "{}", denied.stderr);
+    let dry = kubectl.run("create configmap b --dry-run=server");
+    assert!(!dry.success, "{}", dry.stdout);
+    let explained = kubectl
+        .run("explain validatingadmissionpolicy.spec.validations")
+        .ok();
+    assert!(explained.contains("messageExpression"), "{explained}");
+
+    kubectl.apply(&policy.replace("[Deny]", "[Warn]")).ok();
+    let warned = kubectl.run("create configmap c");
+    let warning = "Warning: Validation failed for ValidatingAdmissionPolicy 'owners' with binding 'owners': the ConfigMap c \
+                   needs the label owner";
+    assert!(
+        warned.success && warned.stderr.contains(warning),
+        "{}",
+        warned.stderr
+    );
+    let deleted = kubectl.run("delete configmap c");
+    assert!(
+        deleted.success && deleted.stderr.contains("'owners'"),
+        "{}",
+        deleted.stderr
+    );
+    kubectl.apply(policy).ok();
+    kubectl.run("delete validatingadmissionpolicybinding owners").ok();
+    kubectl.run("create configmap d").ok();
+}
+
+#[test]
 fn certificate_authenticates_user_and_groups() {
     let Some(server) = start(&[]) else { return };
     let admin = &server.kubectl;

@@ -1,8 +1,9 @@
 //! Pure functions of the Kubernetes API: structural schemas, defaulting, pruning, validation, CEL
-//! rules, patches, field ownership, selectors, JSONPath, tables, verbs, and typed decoding.
+//! rules, admission policies, patches, field ownership, selectors, JSONPath, tables, verbs, and typed decoding.
 //!
 //! The crate does not depend on rooflet's kinds and does no I/O.
 
+pub mod admission;
 pub mod fields;
 pub mod json_syntax;
 pub mod jsonpath;

@@ -4,6 +4,7 @@
 //! The envelope consists of four bytes and a message with kind and object. The object is converted
 //! to and from the JSON form of the same object.
 
+mod admission;
 mod definition;
 mod encode;
 mod messages;
@@ -159,6 +160,10 @@ fn message(bytes: &[u8], fields: &[Field], depth: usize) -> Result<Value> {
             name: field.name,
             reason: Box::new(err),
         })?;
+        if let (Shape::Inline(_), Value::Object(members)) = (field.shape, &value) {
+            object.extend(members.clone());
+            continue;
+        }
         match object.get_mut(field.name).and_then(Value::as_array_mut) {
             Some(items) if field.is_list => items.push(value),
             None if field.is_list => drop(object.insert(field.name.to_owned(), json!([value]))),
@@ -179,7 +184,7 @@ fn value(wire: &Wire<'_>, shape: Shape, depth: usize) -> Result<Value> {
             Ok(json!(text))
         }
         (Wire::Bytes(bytes), Shape::Bytes) => Ok(json!(BASE64.encode(bytes))),
-        (Wire::Bytes(bytes), Shape::Message(fields)) => message(bytes, fields, depth),
+        (Wire::Bytes(bytes), Shape::Message(fields) | Shape::Inline(fields)) => message(bytes, fields, depth),
         (Wire::Bytes(bytes), Shape::Schema) => message(bytes, JSON_SCHEMA, depth),
         (Wire::Bytes(bytes), Shape::SchemaOrArray) => schema_or_list(bytes, Shape::Schema, depth),
         (Wire::Bytes(bytes), Shape::SchemaOrTexts) => schema_or_list(bytes, Shape::Text, depth),

@@ -5,7 +5,7 @@
 
 mod accept;
 pub(crate) mod builtin;
-mod cel;
+pub(crate) mod cel;
 mod compile;
 mod correlate;
 pub mod crd;
@@ -15,6 +15,7 @@ mod error;
 mod field_path;
 mod format;
 pub mod gotext;
+pub mod label_selector;
 mod list_type;
 pub mod metadata;
 pub mod names;

@@ -1,5 +1,7 @@
 //! Tables of `kubectl get`: column definitions, and the cells of an object.
 
+mod param_ref;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -25,6 +27,12 @@ enum Cell {
     Entries(&'static [&'static str]),
     Event(EventCell),
     Csr(CsrCell),
+    /// Number of validations of an admission policy.
+    Validations,
+    /// Kind of the parameters of an admission policy.
+    ParamKind,
+    /// Parameters of the binding of an admission policy.
+    ParamRef,
     /// Kind and name of a binding's role.
     Role,
     /// Names of a binding's subjects of this kind.
@@ -159,6 +167,38 @@ impl Table {
             ("rbac.authorization.k8s.io", "ClusterRoleBinding") => {
                 binding_columns(ROLE_OF_CLUSTER_BINDING_DESCRIPTION, "clusterRoleBinding")
             }
+            ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => vec![
+                Column::name(),
+                Column::new(
+                    "Validations",
+                    "integer",
+                    "Validations indicates the number of validation rules defined in this configuration",
+                    Cell::Validations,
+                ),
+                Column::new(
+                    "ParamKind",
+                    "string",
+                    "ParamKind specifies the kind of resources used to parameterize this policy",
+                    Cell::ParamKind,
+                ),
+                age(),
+            ],
+            ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => vec![
+                Column::name(),
+                Column::new(
+                    "PolicyName",
+                    "string",
+                    "PolicyName indicates the policy definition which the policy binding binded to",
+                    Cell::Text("spec.policyName"),
+                ),
+                Column::new(
+                    "ParamRef",
+                    "string",
+                    "ParamRef indicates the param resource which sets the configuration param",
+                    Cell::ParamRef,
+                ),
+                age(),
+            ],
             ("" | "events.k8s.io", "Event") => event_columns(),
             _ => vec![
                 Column::name(),
@@ -349,6 +389,18 @@ impl Column {
             }
             Cell::Event(cell) => event_cell(*cell, object, now),
             Cell::Csr(cell) => csr_cell(*cell, object),
+            Cell::Validations => {
+                let list = at(object, "spec.validations").and_then(Value::as_array);
+                Value::from(list.map_or(0, Vec::len))
+            }
+            Cell::ParamKind => Value::from(match at(object, "spec.paramKind") {
+                Some(kind) => format!("{}/{}", text_at(kind, "apiVersion"), text_at(kind, "kind")),
+                None => "<unset>".to_owned(),
+            }),
+            Cell::ParamRef => Value::from(match at(object, "spec.paramRef") {
+                Some(reference) => param_ref::shown(reference),
+                None => "<unset>".to_owned(),
+            }),
             Cell::Role => Value::from(format!(
                 "{}/{}",
                 text_at(object, "roleRef.kind"),

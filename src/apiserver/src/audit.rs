@@ -3,6 +3,7 @@
 //! Events have the form of Kubernetes (`audit.k8s.io/v1`, level `Metadata`): no bodies, no
 //! credentials, no query parameters.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -53,6 +54,10 @@ pub(crate) struct Identity {
 #[derive(Debug, Clone)]
 pub(crate) struct CreatedName(pub(crate) String);
 
+/// Annotations of admission policies, as an extension of the response.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Annotations(pub(crate) BTreeMap<String, String>);
+
 /// Facts of a finished request.
 pub(crate) struct Finished<'a> {
     pub(crate) request: &'a Request,
@@ -63,6 +68,7 @@ pub(crate) struct Finished<'a> {
     pub(crate) status: StatusCode,
     /// Name of the created object, which the path of the request does not contain.
     pub(crate) created: Option<&'a str>,
+    pub(crate) annotations: Option<&'a Annotations>,
     pub(crate) id: &'a str,
     pub(crate) received: Timestamp,
     pub(crate) finished: Timestamp,
@@ -144,6 +150,9 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
         "stageTimestamp": format!("{:.6}", finished.finished),
         "annotations": {"authorization.k8s.io/decision": if is_denied { "forbid" } else { "allow" }},
     });
+    for (key, value) in finished.annotations.iter().flat_map(|found| &found.0) {
+        event["annotations"][key] = json!(value);
+    }
     if caller.is_some() {
         event["impersonatedUser"] = user(own);
     }
@@ -237,6 +246,7 @@ mod tests {
                 client: Some([192, 0, 2, 7].into()),
                 status: StatusCode::FORBIDDEN,
                 created: None,
+                annotations: None,
                 id: "id-1",
                 received: at,
                 finished: at,

@@ -3,7 +3,6 @@
 
 pub(crate) mod account_token;
 pub(crate) mod bootstrap;
-mod guesses;
 mod impersonation;
 mod user;
 
@@ -23,7 +22,6 @@ use rooflet_pki::{
 };
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
-pub(crate) use guesses::Guesses;
 pub(crate) use impersonation::Impersonation;
 pub(crate) use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 pub use user::{BOOTSTRAPPERS, User};

@@ -3,6 +3,7 @@
 //! Built-in objects are stored without `apiVersion` and `kind`, like list items. `Resource` adds
 //! these members.
 
+mod admission;
 mod certificate_signing_request;
 mod config_map;
 mod event;
@@ -30,9 +31,11 @@ use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::typed::Types;
 use rooflet_apimachinery::verb::Verb;
 
+use admission::Admission;
 use review::Review;
 use role_binding::Scope;
 
+pub(crate) use admission::{BINDING_STORAGE, POLICY_STORAGE};
 pub(crate) use namespace::{initial_namespaces, is_terminating, mark_terminating};
 
 /// Maximum size of the data of a ConfigMap or Secret.
@@ -56,6 +59,7 @@ pub(crate) enum BuiltIn {
     ClusterRole,
     RoleBinding,
     ClusterRoleBinding,
+    Admission(Admission),
     /// Kind that is answered, but not stored.
     Review(Review),
 }
@@ -163,7 +167,7 @@ pub(crate) fn go_package(group: &str) -> &str {
 
 impl BuiltIn {
     /// All kinds in discovery order.
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::ConfigMap,
         Self::Event,
         Self::Namespace,
@@ -181,6 +185,8 @@ impl BuiltIn {
         Self::ClusterRole,
         Self::RoleBinding,
         Self::Role,
+        Self::Admission(Admission::Policy),
+        Self::Admission(Admission::Binding),
         Self::CustomResourceDefinition,
         Self::Lease,
     ];
@@ -310,6 +316,7 @@ impl BuiltIn {
                 storage: CLUSTER_ROLE_BINDING_STORAGE,
                 ..RBAC
             },
+            Self::Admission(admission) => admission.facts(),
             Self::Review(review) => review.facts(),
         }
     }
@@ -328,6 +335,7 @@ impl BuiltIn {
             | Self::Event
             | Self::EventsEvent
             | Self::Lease
+            | Self::Admission(_)
             | Self::Review(_)
             | Self::CustomResourceDefinition => NameRule::Subdomain,
         }
@@ -347,6 +355,7 @@ impl BuiltIn {
             | Self::ClusterRole
             | Self::RoleBinding
             | Self::ClusterRoleBinding
+            | Self::Admission(_)
             | Self::Review(_) => FinalizerRule::Any,
         }
     }
@@ -365,7 +374,8 @@ impl BuiltIn {
             | Self::Role
             | Self::ClusterRole
             | Self::RoleBinding
-            | Self::ClusterRoleBinding => true,
+            | Self::ClusterRoleBinding
+            | Self::Admission(_) => true,
         }
     }
 
@@ -398,7 +408,8 @@ impl BuiltIn {
             | Self::Role
             | Self::ClusterRole
             | Self::RoleBinding
-            | Self::ClusterRoleBinding => &[
+            | Self::ClusterRoleBinding
+            | Self::Admission(_) => &[
                 Verb::Create,
                 Verb::Delete,
                 Verb::DeleteCollection,
@@ -420,8 +431,11 @@ impl BuiltIn {
     pub(crate) fn ignored_fields(self, subresource: Option<Subresource>) -> FieldSet {
         let ignored: &[&[&str]] = match (self, subresource) {
             (Self::Namespace, None | Some(Subresource::Finalize)) => &[&["status"]],
-            (Self::Namespace | Self::CustomResourceDefinition, Some(Subresource::Status)) => &[&["spec"]],
-            (Self::CustomResourceDefinition, None) => &[&["status"]],
+            (
+                Self::Namespace | Self::CustomResourceDefinition | Self::Admission(_),
+                Some(Subresource::Status),
+            ) => &[&["spec"]],
+            (Self::CustomResourceDefinition | Self::Admission(Admission::Policy), None) => &[&["status"]],
             (Self::CertificateSigningRequest, None) => &[&["spec"], &["status"]],
             (Self::CertificateSigningRequest, Some(Subresource::Status)) => {
                 &[&["spec"], &["status", "conditions"]]
@@ -436,41 +450,19 @@ impl BuiltIn {
 
     /// Converts an object from this group version to the stored form.
     pub(crate) fn stored_form(self, object: Value) -> Value {
-        match self {
-            Self::EventsEvent => event::from_events_v1(object),
-            Self::Namespace
-            | Self::ConfigMap
-            | Self::Secret
-            | Self::ServiceAccount
-            | Self::Event
-            | Self::Lease
-            | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition
-            | Self::Role
-            | Self::ClusterRole
-            | Self::RoleBinding
-            | Self::ClusterRoleBinding
-            | Self::Review(_) => object,
+        if self.is_stored_form() {
+            object
+        } else {
+            event::from_events_v1(object)
         }
     }
 
     /// Converts an object from the stored form to this group version.
     pub(crate) fn served_form(self, object: Value) -> Value {
-        match self {
-            Self::EventsEvent => event::to_events_v1(object),
-            Self::Namespace
-            | Self::ConfigMap
-            | Self::Secret
-            | Self::ServiceAccount
-            | Self::Event
-            | Self::Lease
-            | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition
-            | Self::Role
-            | Self::ClusterRole
-            | Self::RoleBinding
-            | Self::ClusterRoleBinding
-            | Self::Review(_) => object,
+        if self.is_stored_form() {
+            object
+        } else {
+            event::to_events_v1(object)
         }
     }
 
@@ -483,6 +475,7 @@ impl BuiltIn {
     pub(crate) fn default(self, object: &mut Value) {
         match self {
             Self::Secret => secret::default(object),
+            Self::Admission(admission) => admission.default(object),
             Self::Review(review) => review.default(object),
             Self::Event | Self::EventsEvent => event::default(object),
             Self::Namespace => namespace::default(object),
@@ -502,6 +495,7 @@ impl BuiltIn {
         match self {
             Self::CertificateSigningRequest => certificate_signing_request::prepare_create(object, by),
             Self::Namespace => namespace::prepare_create(object),
+            Self::Admission(admission) => admission.prepare_create(object),
             Self::CustomResourceDefinition => crd::prepare_create(object),
             Self::ConfigMap
             | Self::Secret
@@ -524,6 +518,7 @@ impl BuiltIn {
                 certificate_signing_request::prepare_update(object, old, subresource, now);
             }
             Self::Namespace => namespace::prepare_update(object, old, subresource),
+            Self::Admission(admission) => admission.prepare_update(object, old, subresource),
             Self::CustomResourceDefinition => crd::prepare_update(object, old, subresource),
             Self::ConfigMap
             | Self::Secret
@@ -554,47 +549,22 @@ impl BuiltIn {
             Self::ClusterRole => role::validate_cluster_role(object),
             Self::RoleBinding => role_binding::validate(object, old, Scope::Namespace),
             Self::ClusterRoleBinding => role_binding::validate(object, old, Scope::Cluster),
+            Self::Admission(admission) => admission.validate(object, old),
             Self::Review(review) => review.validate(object),
         }
     }
 
     pub(crate) fn warnings(self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        match self {
-            Self::CustomResourceDefinition => crd::warnings(object, old),
-            Self::Namespace
-            | Self::ConfigMap
-            | Self::Secret
-            | Self::ServiceAccount
-            | Self::Event
-            | Self::EventsEvent
-            | Self::CertificateSigningRequest
-            | Self::Lease
-            | Self::Role
-            | Self::ClusterRole
-            | Self::RoleBinding
-            | Self::ClusterRoleBinding
-            | Self::Review(_) => Vec::new(),
+        if self == Self::CustomResourceDefinition {
+            crd::warnings(object, old)
+        } else {
+            Vec::new()
         }
     }
 
     /// Returns true if an object without metadata finalizers can be removed during deletion.
     pub(crate) fn can_be_removed(self, object: &Value) -> bool {
-        match self {
-            Self::Namespace => namespace::spec_finalizers(object).next().is_none(),
-            Self::ConfigMap
-            | Self::Secret
-            | Self::ServiceAccount
-            | Self::Event
-            | Self::EventsEvent
-            | Self::Lease
-            | Self::CertificateSigningRequest
-            | Self::CustomResourceDefinition
-            | Self::Role
-            | Self::ClusterRole
-            | Self::RoleBinding
-            | Self::ClusterRoleBinding
-            | Self::Review(_) => true,
-        }
+        self != Self::Namespace || namespace::spec_finalizers(object).next().is_none()
     }
 
     pub(crate) fn has_own_selectable_fields(self) -> bool {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::admission::StoredPolicies;
 use crate::authorization::rbac::stored::StoredPolicy;
 use crate::authorization::{ObjectPlace, Requestor};
 use crate::builtin::{self, BuiltIn, CRD_STORAGE};
@@ -47,6 +48,7 @@ pub(crate) struct Engine {
     pub store: Store,
     pub registry: Registry,
     pub rbac: StoredPolicy,
+    pub admission: StoredPolicies,
     pub clock: Clock,
 }
 
@@ -138,6 +140,7 @@ impl Engine {
     pub(crate) fn new(store: Store, registry: Registry, clock: Clock) -> Self {
         Self {
             rbac: StoredPolicy::load(&store),
+            admission: StoredPolicies::load(&store),
             store,
             registry,
             clock,
@@ -206,8 +209,8 @@ impl Engine {
         }
     }
 
-    /// Commits a guarded write. Updates the registry if the object is a definition, and the RBAC
-    /// policy if it is a role or binding.
+    /// Commits a guarded write. Updates the registry, the RBAC policy or the admission policies if
+    /// they contain the object.
     async fn commit(
         &self,
         resource: &Resource,
@@ -219,6 +222,7 @@ impl Engine {
             self.registry.sync();
         }
         self.rbac.refresh(&self.store, &record.key);
+        self.admission.refresh(&self.store, &record.key);
         Ok(record)
     }
 
@@ -262,7 +266,7 @@ impl Engine {
     }
 }
 
-fn namespace_key(name: &str) -> Key {
+pub(crate) fn namespace_key(name: &str) -> Key {
     Key::new(format!("{}{name}", builtin::NAMESPACE_STORAGE))
 }
 

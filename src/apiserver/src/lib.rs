@@ -24,6 +24,7 @@
 //!
 //! All errors are `status::ApiError`s.
 
+mod admission;
 mod audit;
 mod authentication;
 pub mod authorization;

@@ -152,6 +152,23 @@ impl Snapshot {
             .find(|candidate| candidate.version == version)
     }
 
+    /// Returns the served stored resource of a kind.
+    pub(crate) fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let mut found = self.index.get(group)?.get(version)?.values();
+        found.find(|resource| resource.kind == kind && resource.has_storage())
+    }
+
+    /// Returns the other resources with the same stored objects.
+    pub(crate) fn equivalents<'a>(&'a self, own: &'a Resource) -> impl Iterator<Item = &'a Arc<Resource>> {
+        let versions = self.groups.iter().flat_map(|group| &group.versions);
+        versions.flat_map(|version| &version.resources).filter(|other| {
+            other.has_storage()
+                && other.prefix() == own.prefix()
+                && (&other.group, &other.version) != (&own.group, &own.version)
+        })
+    }
+
     pub(crate) fn built_in(&self, kind: BuiltIn) -> &Arc<Resource> {
         let facts = kind.facts();
         self.resource(facts.group, facts.version, facts.plural)
@@ -297,6 +314,7 @@ mod tests {
                 "authorization.k8s.io",
                 "certificates.k8s.io",
                 "rbac.authorization.k8s.io",
+                "admissionregistration.k8s.io",
                 "apiextensions.k8s.io",
                 "coordination.k8s.io"
             ]

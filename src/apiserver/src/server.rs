@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::audit::Audit;
-use crate::authentication::Guesses;
 use crate::authorization::{Authorizer, ObjectPolicy, Rules};
 use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
@@ -29,6 +28,7 @@ use crate::status::{ApiError, Reason};
 use rooflet_base::clock::Clock;
 use rooflet_base::metrics as base_metrics;
 use rooflet_base::task::Tasks;
+use rooflet_http_server::Guesses;
 use rooflet_pki::{AccountKey, Authority, Token, TokenIssuer, UserCertificates};
 use rooflet_store::Store;
 

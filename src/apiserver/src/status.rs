@@ -358,6 +358,24 @@ impl ApiError {
         )
     }
 
+    /// Creates the error of an admission policy. `reason` is one that a policy may have.
+    pub(crate) fn denied(resource: &GroupResource, name: &str, reason: &str, message: &str) -> Self {
+        let mut err = Self::forbidden(resource, name, message);
+        (err.0.code, err.0.reason) = match reason {
+            "Forbidden" => (StatusCode::FORBIDDEN, Reason::Forbidden),
+            "RequestEntityTooLarge" => (StatusCode::PAYLOAD_TOO_LARGE, Reason::RequestEntityTooLarge),
+            _ => (StatusCode::UNPROCESSABLE_ENTITY, Reason::Invalid),
+        };
+        if let Some(details) = &mut err.0.details {
+            details.causes.push(Cause {
+                reason: String::new(),
+                message: message.to_owned(),
+                field: String::new(),
+            });
+        }
+        err
+    }
+
     pub(crate) fn namespace_terminating(resource: &GroupResource, name: &str, namespace: &str) -> Self {
         let reason =
             format!("unable to create new content in namespace {namespace} because it is being terminated");

@@ -5,11 +5,13 @@
 //! - After `stop`, no new connection is accepted, and in-flight responses finish.
 
 mod audit;
+mod guesses;
 mod stall;
 mod tls;
 mod unread;
 
 pub use audit::{DenialAudit, Denied};
+pub use guesses::Guesses;
 pub use tls::{HandshakeError, Handshakes, PeerCertificates, serve_tls};
 
 use std::convert::Infallible;

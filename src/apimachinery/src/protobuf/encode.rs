@@ -96,6 +96,10 @@ fn message(object: &Value, fields: &[Field]) -> Result<Vec<u8>> {
         return Err(EncodeProtobufError::Type);
     }
     for field in fields {
+        if let Shape::Inline(members) = field.shape {
+            put_bytes(&mut out, field.number, &message(object, members)?);
+            continue;
+        }
         let Some(value) = object.get(field.name).filter(|value| !value.is_null()) else {
             continue;
         };
@@ -155,7 +159,7 @@ fn put_value(out: &mut Vec<u8>, number: u64, value: &Value, shape: Shape) -> Res
             put_varint(&mut parts, i64::from(time.subsec_nanosecond()).cast_unsigned());
             put_bytes(out, number, &parts);
         }
-        Shape::Message(fields) => put_bytes(out, number, &message(value, fields)?),
+        Shape::Message(fields) | Shape::Inline(fields) => put_bytes(out, number, &message(value, fields)?),
         Shape::Map(_) => return Err(EncodeProtobufError::Type),
         Shape::Texts => {
             let mut items = Vec::new();

@@ -1,6 +1,7 @@
 //! Fields of the Kubernetes messages that the server reads and writes. The numbers are those of the upstream
 //! `generated.proto` files.
 
+use super::admission::{BINDING, POLICY};
 use super::definition::CUSTOM_RESOURCE_DEFINITION;
 
 /// Conversion of a field to JSON.
@@ -22,6 +23,8 @@ pub(super) enum Shape {
     /// Time in microseconds.
     MicroTime,
     Message(&'static [Field]),
+    /// Message whose members are members of the object in JSON.
+    Inline(&'static [Field]),
     /// Map from text to this shape.
     Map(&'static Shape),
     /// Message that only contains a list of texts; a list in JSON.
@@ -84,6 +87,8 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
         ("authorization.k8s.io/v1", "SubjectAccessReview" | "LocalSubjectAccessReview") => {
             SUBJECT_ACCESS_REVIEW
         }
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => POLICY,
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => BINDING,
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => CUSTOM_RESOURCE_DEFINITION,
         ("autoscaling/v1", "Scale") => SCALE,
         ("v1", "Status") => STATUS,
@@ -385,7 +390,7 @@ const REQUIREMENT: &[Field] = &[
     list(3, "values", Shape::Text),
 ];
 
-const LABEL_SELECTOR: &[Field] = &[
+pub(super) const LABEL_SELECTOR: &[Field] = &[
     one(1, "matchLabels", Shape::Map(&Shape::Text)),
     list(2, "matchExpressions", Shape::Message(REQUIREMENT)),
 ];

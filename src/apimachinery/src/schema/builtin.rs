@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use k8s_openapi::{
     Resource,
     api::{
+        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
         authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview},
         authorization::v1::{
             LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
@@ -80,6 +81,8 @@ impl Catalogue {
             ClusterRole,
             ClusterRoleBinding,
             CertificateSigningRequest,
+            ValidatingAdmissionPolicy,
+            ValidatingAdmissionPolicyBinding,
             Scale,
         );
         generator.subschema_for::<ObjectMeta>();
@@ -157,6 +160,26 @@ fn mark_merges(definitions: &mut BTreeMap<String, Value>) {
             by_key("type"),
         ),
         (
+            "admissionregistration.v1.ValidatingAdmissionPolicySpec",
+            "matchConditions",
+            patched_by_key("name"),
+        ),
+        (
+            "admissionregistration.v1.ValidatingAdmissionPolicySpec",
+            "variables",
+            patched_by_key("name"),
+        ),
+        (
+            "admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec",
+            "validationActions",
+            json!({"x-kubernetes-list-type": "set"}),
+        ),
+        (
+            "admissionregistration.v1.ValidatingAdmissionPolicyStatus",
+            "conditions",
+            by_key("type"),
+        ),
+        (
             "certificates.v1.CertificateSigningRequestStatus",
             "conditions",
             by_key("type"),
@@ -179,7 +202,12 @@ fn mark_merges(definitions: &mut BTreeMap<String, Value>) {
 }
 
 /// Objects that merge as a whole.
-const ATOMIC_OBJECTS: [&str; 6] = [
+const ATOMIC_OBJECTS: [&str; 11] = [
+    "admissionregistration.v1.MatchResources",
+    "admissionregistration.v1.NamedRuleWithOperations",
+    "admissionregistration.v1.ParamKind",
+    "admissionregistration.v1.ParamRef",
+    "admissionregistration.v1.Variable",
     "core.v1.LocalObjectReference",
     "core.v1.ObjectReference",
     "meta.v1.LabelSelector",

@@ -7,9 +7,11 @@
 mod budget;
 mod compile;
 pub(super) mod cost;
+pub(crate) mod dynamic;
 mod library;
 mod lists;
 mod parts;
+pub(crate) mod problem;
 mod reads;
 mod rule;
 mod shape;
@@ -46,7 +48,7 @@ const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// Parses an expression with the syntax that Kubernetes enables.
-pub(super) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
+pub(crate) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
     Parser::default().enable_optional_syntax(true).parse(source)
 }
 
@@ -54,7 +56,7 @@ pub(super) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors
 static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(library::context);
 
 /// Returns true if rules can call the function, optionally with a prefix such as `optional`.
-pub(super) fn is_function(name: &str, prefix: Option<&str>) -> bool {
+pub(crate) fn is_function(name: &str, prefix: Option<&str>) -> bool {
     let ident = |prefix: &str| IdedExpr {
         id: 0,
         expr: Expr::Ident(prefix.to_owned()),
@@ -295,7 +297,17 @@ fn dynamic_message(rule: &Rule, scope: &Context<'_>) -> Option<String> {
 
 fn evaluation_detail(err: &ExecutionError, rule: &Rule) -> String {
     let name = rule.name();
-    let words = if let ExecutionError::NoSuchKey(key) = err {
+    if is_overload_error(err) {
+        return format!(
+            "'no such overload': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+        );
+    }
+    format!("{} evaluating rule: {name}", error_text(err))
+}
+
+/// Returns the text of kube-apiserver for an error.
+fn error_text(err: &ExecutionError) -> String {
+    if let ExecutionError::NoSuchKey(key) = err {
         format!("no such key: {key}")
     } else if let ExecutionError::FunctionError { message, .. } = err {
         message.clone()
@@ -308,13 +320,10 @@ fn evaluation_detail(err: &ExecutionError, rule: &Rule) -> String {
     } else if matches!(err, ExecutionError::Overflow(..)) {
         "integer overflow".to_owned()
     } else if is_overload_error(err) {
-        return format!(
-            "'no such overload': call arguments did not match a supported operator, function or macro signature for rule: {name}"
-        );
+        "no such overload".to_owned()
     } else {
         err.to_string()
-    };
-    format!("{words} evaluating rule: {name}")
+    }
 }
 
 fn is_overload_error(err: &ExecutionError) -> bool {
@@ -400,7 +409,7 @@ fn text_to_cel(text: &str, format: Option<Format>) -> Cel {
 }
 
 /// Words that are not valid field names in CEL.
-const RESERVED: [&str; 21] = [
+pub(crate) const RESERVED: [&str; 21] = [
     "true",
     "false",
     "null",

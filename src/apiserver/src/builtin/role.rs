@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use crate::object;
-use rooflet_apimachinery::schema::{FieldError, names};
+use rooflet_apimachinery::schema::{FieldError, label_selector};
 
 pub(super) fn validate(role: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -26,7 +25,7 @@ pub(super) fn validate_cluster_role(role: &Value) -> Vec<FieldError> {
         ));
     }
     for (index, selector) in selectors.iter().enumerate() {
-        check_selector(selector, &format!("{field}[{index}]"), &mut errors);
+        label_selector::check(selector, &format!("{field}[{index}]"), &mut errors);
     }
     errors
 }
@@ -65,54 +64,6 @@ fn check_rules(role: &Value, is_namespaced: bool, errors: &mut Vec<FieldError>) 
             .any(|list| !is_empty(list))
         {
             reject("rules cannot apply to both regular resources and non-resource URLs");
-        }
-    }
-}
-
-/// Checks a label selector.
-fn check_selector(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
-    let mut check = |field: String, text: &str, faults: Vec<String>| {
-        for fault in faults {
-            errors.push(FieldError::invalid_text(&field, text, &fault));
-        }
-    };
-    for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        let value = value.as_str().unwrap_or_default();
-        check(format!("{field}.matchLabels"), key, names::qualified_name(key));
-        check(format!("{field}.matchLabels"), value, names::label_value(value));
-    }
-    for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
-        let field = format!("{field}.matchExpressions[{index}]");
-        let values = items(expression, "values");
-        match object::text(expression, &["operator"]) {
-            "In" | "NotIn" if values.is_empty() => errors.push(FieldError::required(
-                format!("{field}.values"),
-                "must be specified when `operator` is 'In' or 'NotIn'",
-            )),
-            "Exists" | "DoesNotExist" if !values.is_empty() => errors.push(FieldError::forbidden(
-                format!("{field}.values"),
-                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-            )),
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => errors.push(FieldError::invalid_text(
-                format!("{field}.operator"),
-                other,
-                "not a valid selector operator",
-            )),
-        }
-        let key = object::text(expression, &["key"]);
-        for fault in names::qualified_name(key) {
-            errors.push(FieldError::invalid_text(format!("{field}.key"), key, &fault));
-        }
-        for (index, value) in values.iter().enumerate() {
-            let value = value.as_str().unwrap_or_default();
-            for fault in names::label_value(value) {
-                errors.push(FieldError::invalid_text(
-                    format!("{field}.values[{index}]"),
-                    value,
-                    &fault,
-                ));
-            }
         }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::audit::{Audit, CreatedName, Finished, Identity};
-use crate::authentication::{Guesses, User};
+use crate::authentication::User;
 use crate::authorization::{Requestor, Rules};
 use crate::builtin::BuiltIn;
 use crate::endpoints::gzip;
@@ -35,6 +35,7 @@ use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_by
 use crate::status::{ApiError, deleted};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
+use rooflet_http_server::Guesses;
 use rooflet_pki::{AccountKey, Token, TokenIssuer, UserCertificates};
 
 /// Dependencies of the request handlers.
@@ -89,7 +90,9 @@ impl Api {
         if gzip::accepts_gzip(request.header(header::ACCEPT_ENCODING)) {
             reply = gzip::compressed(reply);
         }
-        reply::add_warnings(&mut reply, warnings.into_texts());
+        let (warnings, annotations) = warnings.into_parts();
+        reply.extensions_mut().insert(annotations);
+        reply::add_warnings(&mut reply, warnings);
         let took = self.engine.clock.instant() - started;
         self.metrics
             .observe(verb, self.metric_label(&route), reply.status().as_u16(), took);
@@ -119,6 +122,7 @@ impl Api {
                     .extensions()
                     .get::<CreatedName>()
                     .map(|CreatedName(name)| name.as_str()),
+                annotations: reply.extensions().get(),
                 id: &id,
                 received,
                 finished: self.engine.clock.now(),
@@ -232,9 +236,9 @@ impl Api {
             (Verb::Update, _) if has_name => self.update(&call, warnings).await,
             (Verb::Patch, Some(Subresource::Finalize)) => Err(call.unsupported(verb)),
             (Verb::Patch, _) if has_name => self.patch(&call, warnings).await,
-            (Verb::Delete, None) => self.delete(&call).await,
+            (Verb::Delete, None) => self.delete(&call, warnings).await,
             (Verb::DeleteCollection, None) if resource.verbs().contains(&Verb::DeleteCollection) => {
-                self.delete_collection(&call).await
+                self.delete_collection(&call, warnings).await
             }
             (Verb::Update | Verb::Patch, _) if is_custom => {
                 Err(ApiError::bad_request("name must be provided"))
@@ -419,11 +423,11 @@ impl Api {
         self.show_scale(call, paths, &written)
     }
 
-    async fn delete(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+    async fn delete(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let media = call.media()?;
         let options = self.delete_options(call)?;
         let target = call.target();
-        match self.engine.delete(&target, &options).await? {
+        match self.engine.delete_with(&target, &options, warnings).await? {
             Deleted::Pending(shown) => self.show(call, media, StatusCode::OK, &shown),
             Deleted::Removed(record) if call.resource.is(BuiltIn::ServiceAccount) => {
                 self.show(call, media, StatusCode::OK, &ResultObject::Record(record))
@@ -443,7 +447,7 @@ impl Api {
         }
     }
 
-    async fn delete_collection(&self, call: &Call<'_>) -> Result<Reply, ApiError> {
+    async fn delete_collection(&self, call: &Call<'_>, warnings: &mut Warnings) -> Result<Reply, ApiError> {
         let media = call.media()?;
         let list_options = ListOptions::parse(&call.request.query, false)?;
         let selection = call.selection(&list_options)?;
@@ -455,7 +459,7 @@ impl Api {
             let namespace = Some(object::namespace(&stored)).filter(|namespace| !namespace.is_empty());
             let mut target = Target::new(&call.resource, namespace, object::name(&stored));
             target.by = Some(call.by.clone());
-            match self.engine.delete(&target, &options).await {
+            match self.engine.delete_with(&target, &options, warnings).await {
                 Ok(_) => {}
                 Err(err) if err.code() == StatusCode::NOT_FOUND => {}
                 Err(err) => return Err(err),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::update::check_name;
 use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, ownership, validate};
+use crate::admission::Admitted;
 use crate::endpoints::options::WriteOptions;
 use crate::object;
 use crate::object::{managed_fields, metadata};
@@ -140,6 +141,12 @@ impl Engine {
             ));
         }
         object::metadata_mut(&mut working).remove("resourceVersion");
+        let write = Admitted {
+            new: Some(&working),
+            old: None,
+            is_dry_run: options.dry_run,
+        };
+        self.admit(target, write, warnings)?;
         let already_exists = |is_being_deleted| {
             ApiError::already_exists(&resource.group_resource(), &target.name, is_being_deleted)
         };

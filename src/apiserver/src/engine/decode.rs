@@ -1,8 +1,11 @@
 //! Decoding of a client's object to the working form: checks type members, drops unknown fields,
 //! applies defaults.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
+use crate::audit::Annotations;
 use crate::builtin;
 use crate::endpoints::body::{self, Body};
 use crate::endpoints::negotiate::Encoding;
@@ -16,15 +19,19 @@ use rooflet_apimachinery::typed::DecodeTypeError;
 /// Maximum warnings of a response. Some clients read at most 100 headers.
 const WARNINGS_MAX: usize = 64;
 
-/// Warnings for the client, sent as Warning headers. Further warnings are dropped.
+/// Warnings for the client, sent as Warning headers. Further warnings are dropped. Also contains the
+/// annotations of the audit event.
 #[derive(Debug, Default)]
-pub(crate) struct Warnings(Vec<String>);
+pub(crate) struct Warnings {
+    texts: Vec<String>,
+    annotations: Annotations,
+}
 
 impl Warnings {
     pub(crate) fn add(&mut self, text: impl Into<String>) {
         let text = text.into();
-        if self.0.len() < WARNINGS_MAX && !self.0.contains(&text) {
-            self.0.push(text);
+        if self.texts.len() < WARNINGS_MAX && !self.texts.contains(&text) {
+            self.texts.push(text);
         }
     }
 
@@ -32,8 +39,18 @@ impl Warnings {
         texts.into_iter().for_each(|text| self.add(text));
     }
 
-    pub(crate) fn into_texts(self) -> Vec<String> {
-        self.0
+    /// Adds annotations of the audit event.
+    pub(crate) fn annotate(&mut self, annotations: BTreeMap<String, String>) {
+        self.annotations.0.extend(annotations);
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.extend(other.texts);
+        self.annotate(other.annotations.0);
+    }
+
+    pub(crate) fn into_parts(self) -> (Vec<String>, Annotations) {
+        (self.texts, self.annotations)
     }
 }
 
@@ -227,7 +244,7 @@ mod tests {
             validation,
             &mut warnings,
         )
-        .map(|value| (value, warnings.into_texts()))
+        .map(|value| (value, warnings.into_parts().0))
         .map_err(|err| err.message().to_owned())
     }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Engine, PutError, ResultObject, Target, WRITE_TIMEOUT};
+use super::{Engine, PutError, ResultObject, Target, WRITE_TIMEOUT, Warnings};
+use crate::admission::Admitted;
 use crate::builtin::{self, BuiltIn};
 use crate::crd;
 use crate::endpoints::options::{DeleteOptions, Propagation};
@@ -28,7 +29,18 @@ pub(crate) enum Deleted {
 }
 
 impl Engine {
+    /// Deletes an object for the server itself.
     pub(crate) async fn delete(&self, target: &Target, options: &DeleteOptions) -> Result<Deleted, ApiError> {
+        let mut warnings = Warnings::default();
+        self.delete_with(target, options, &mut warnings).await
+    }
+
+    pub(crate) async fn delete_with(
+        &self,
+        target: &Target,
+        options: &DeleteOptions,
+        warnings: &mut Warnings,
+    ) -> Result<Deleted, ApiError> {
         let resource = &target.resource;
         if resource.is(BuiltIn::Namespace) && IMMORTAL_NAMESPACES.contains(&target.name.as_str()) {
             let reason = "this namespace may not be deleted";
@@ -46,6 +58,13 @@ impl Engine {
                 return Err(target.not_found());
             };
             check_preconditions(target, &record.json(), options)?;
+            let old = resource.view(&record);
+            let write = Admitted {
+                new: None,
+                old: Some(&old),
+                is_dry_run: options.dry_run,
+            };
+            self.admit(target, write, warnings)?;
             let outcome = match self.next_state(resource, &record, options) {
                 Some(marked) if object::same_content(&resource.stored(marked.clone()), &record.json()) => {
                     return Ok(Deleted::Pending(ResultObject::Record(record)));

@@ -142,9 +142,7 @@ impl Engine {
             }
             Ok(new)
         };
-        let mut object = target.clone();
-        object.subresource = None;
-        self.update(&object, Edit::Own(&change), options, warnings).await
+        self.update(target, Edit::Own(&change), options, warnings).await
     }
 
     /// Returns the managers of a Scale after a change from the first to the second one.

@@ -9,6 +9,7 @@ use super::create::{Ownership, resolve_namespace, warn_duplicate_owners};
 use super::{
     Engine, PutError, ResultObject, Target, WRITE_TIMEOUT, Warnings, WriteResult, ownership, validate,
 };
+use crate::admission::Admitted;
 use crate::builtin::BuiltIn;
 use crate::endpoints::options::WriteOptions;
 use crate::object;
@@ -49,13 +50,16 @@ impl Engine {
         loop {
             // Warnings of a repeated attempt must not be reported twice.
             let mut noted = Warnings::default();
-            let attempt = self.try_update(target, &edit, options, &mut noted).await?;
-            match attempt {
-                Attempt::Done(written) => {
-                    warnings.extend(noted.into_texts());
+            match self.try_update(target, &edit, options, &mut noted).await {
+                Err(err) => {
+                    warnings.merge(noted);
+                    return Err(err);
+                }
+                Ok(Attempt::Done(written)) => {
+                    warnings.merge(noted);
                     return Ok(written);
                 }
-                Attempt::Create(working, ownership) => {
+                Ok(Attempt::Create(working, ownership)) => {
                     let created = self
                         .create_with(target, working, ownership, options, &mut noted)
                         .await;
@@ -66,15 +70,15 @@ impl Engine {
                                 && err.reason() == Reason::AlreadyExists
                                 && self.clock.instant() < deadline => {}
                         created => {
-                            warnings.extend(noted.into_texts());
+                            warnings.merge(noted);
                             return created;
                         }
                     }
                 }
-                Attempt::Conflicted {
+                Ok(Attempt::Conflicted {
                     requires_version: false,
-                } if self.clock.instant() < deadline => {}
-                Attempt::Conflicted { .. } => {
+                }) if self.clock.instant() < deadline => {}
+                Ok(Attempt::Conflicted { .. }) => {
                     return Err(ApiError::stale(&target.resource.group_resource(), &target.name));
                 }
             }
@@ -128,6 +132,12 @@ impl Engine {
         target.check_change(Some(&old), &new)?;
         object::set_resource_version(&mut new, record.modified);
         validate::update(resource, &new, &old, target.subresource, warnings)?;
+        let write = Admitted {
+            new: Some(&new),
+            old: Some(&old),
+            is_dry_run: options.dry_run,
+        };
+        self.admit(target, write, warnings)?;
         if self.is_finished(resource, &new, &old) {
             return self.finish(target, &record, new, options, requires_version).await;
         }

@@ -6,13 +6,14 @@
 //! type pass.
 
 use kube_cel::cel::{
-    IdedExpr, ParseErrors,
+    IdedExpr,
     common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, SelectExpr},
 };
 use serde_json::{Value, json};
 
 use super::cost::Costs;
 use crate::schema::cel::cost::Decl;
+use crate::schema::cel::problem::{CompilationError, Problem, syntax_error};
 use crate::schema::node::{Additional, Node};
 use crate::schema::types::Types;
 use crate::schema::{FieldError, cel, gotext};
@@ -105,51 +106,6 @@ pub(super) fn check(at: &str, rule: &Value, spot: &Spot<'_>, costs: &mut Costs) 
     errors
 }
 
-/// Error in an expression, with its line (from 1) and column (from 0).
-#[derive(Debug)]
-struct Problem {
-    line: usize,
-    column: usize,
-    text: String,
-}
-
-fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
-    let problems = errors.errors.iter().map(|err| Problem {
-        line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
-        column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
-        text: err.msg.clone(),
-    });
-    CompilationError {
-        expression: source.to_owned(),
-        problems: problems.collect(),
-    }
-}
-
-/// Rejected expression. The text contains the position, the source line and a caret for each
-/// problem.
-#[derive(Debug, thiserror::Error)]
-#[error("compilation failed: {}", shown(expression, problems))]
-struct CompilationError {
-    expression: String,
-    problems: Vec<Problem>,
-}
-
-fn shown(source: &str, problems: &[Problem]) -> String {
-    let lines: Vec<String> = problems
-        .iter()
-        .map(|problem| {
-            let Problem { line, column, text } = problem;
-            let snippet = source.lines().nth(line - 1).unwrap_or_default();
-            let dots = ".".repeat(*column);
-            format!(
-                "ERROR: <input>:{line}:{}: {text}\n | {snippet}\n | {dots}^",
-                column + 1
-            )
-        })
-        .collect();
-    lines.join("\n")
-}
-
 /// Inferred type of an expression.
 #[derive(Clone, Copy)]
 enum Kind<'a> {
@@ -213,10 +169,7 @@ impl<'a> Scope<'a> {
         if walk.problems.is_empty() {
             Ok(kind)
         } else {
-            Err(CompilationError {
-                expression: source.to_owned(),
-                problems: walk.problems,
-            })
+            Err(CompilationError::new(source, walk.problems))
         }
     }
 }
@@ -387,21 +340,7 @@ impl<'a> Walk<'a, '_> {
 
     /// Adds a problem at the first whole-word occurrence of `needle` in the source.
     fn problem_at(&mut self, needle: &str, text: String) {
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let offset = self
-            .source
-            .match_indices(needle)
-            .find(|(start, found)| {
-                let before = self.source[..*start].chars().next_back();
-                let after = self.source[start + found.len()..].chars().next();
-                !after.is_some_and(is_word)
-                    && (needle.starts_with('.') || !before.is_some_and(|c| is_word(c) || c == '.'))
-            })
-            .map_or(0, |(start, _)| start);
-        let line_start = self.source[..offset].rfind('\n').map_or(0, |newline| newline + 1);
-        let line = self.source[..offset].matches('\n').count() + 1;
-        let column = self.source[line_start..offset].chars().count();
-        self.problems.push(Problem { line, column, text });
+        self.problems.push(Problem::at(self.source, needle, text));
     }
 }
 

@@ -11,6 +11,8 @@ use kube_cel::cel::{
     common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
+use super::dynamic::MEMBER;
+use super::library::NEGATE;
 use super::parts::parts_mut;
 use super::shape::{AMONG, SELECT};
 
@@ -46,7 +48,7 @@ const TEMPLATE: &str = "@template";
 /// megabytes.
 const MADE_BYTES: u64 = 4;
 /// Operators that copy their arguments before they run.
-const COPIERS: [&str; 4] = [operators::ADD, operators::IN, AMONG, SELECT];
+const COPIERS: [&str; 5] = [operators::ADD, operators::IN, AMONG, MEMBER, SELECT];
 /// Functions that create a text or byte string, except those that charge by themselves.
 const MAKERS: [&str; 12] = [
     "bytes",
@@ -179,9 +181,9 @@ fn length(value: &Cel) -> u64 {
     items as u64
 }
 
-/// Adds the charges to an expression.
-pub(super) fn metered(mut expr: IdedExpr) -> IdedExpr {
-    let names = ["self", "oldSelf"].map(str::to_owned).to_vec();
+/// Adds the charges to an expression with these variables.
+pub(super) fn metered(mut expr: IdedExpr, variables: &[&str]) -> IdedExpr {
+    let names = variables.iter().map(|name| (*name).to_owned()).collect();
     Meter { names, loops: 0 }.visit(&mut expr);
     expr
 }
@@ -208,6 +210,10 @@ impl Meter {
             }
         } else if let Expr::Call(call) = &mut expr.expr {
             self.charge_call(call);
+            if call.func_name == operators::NEGATE {
+                // The crate's operator overflows.
+                NEGATE.clone_into(&mut call.func_name);
+            }
             if makes_text(call) {
                 wrap(expr, MADE, Vec::new());
             }

@@ -5,6 +5,9 @@ use serde_json::Value;
 use super::{budget, lists, parse, reads::Reads, rule::Rule};
 use crate::schema::{error::CauseReason, node::Node};
 
+/// Variables of a rule.
+const VALUES: &[&str] = &["self", "oldSelf"];
+
 /// Compiles the rules of `node`.
 pub(in crate::schema) fn compile_rules(rules: Option<&Value>, node: &Node) -> Vec<Rule> {
     rules
@@ -30,8 +33,8 @@ fn compile(rule: &Value, node: &Node) -> Rule {
         uses_old_self: program
             .as_ref()
             .is_ok_and(|program| program.references().has_variable("oldSelf")),
-        program: program.map(budget::metered),
-        message_program: message_program.map(budget::metered),
+        program: program.map(|program| budget::metered(program, VALUES)),
+        message_program: message_program.map(|program| budget::metered(program, VALUES)),
         message: text("message").filter(|message| !message.is_empty()),
         field_path: text("fieldPath").filter(|path| !path.is_empty()),
         reason: text("reason").and_then(|reason| match reason.as_str() {

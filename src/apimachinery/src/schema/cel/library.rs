@@ -8,15 +8,19 @@ use std::sync::Arc;
 use kube_cel::{
     KubeCelExt as _,
     cel::{
-        Context, ExecutionError, ResolveResult, Value as Cel,
+        Context, ExecutionError, FunctionContext, ResolveResult, Value as Cel,
         extractors::{Arguments, This},
+        functions,
         objects::Opaque,
     },
 };
 use regex::Regex;
 
-use super::{budget, shape, time_zone};
+use super::{budget, dynamic, shape, time_zone};
 use crate::schema::pattern;
+
+/// Unary minus.
+pub(super) const NEGATE: &str = "@negate";
 
 /// Maximum number of cached patterns.
 const PATTERNS_MAX: usize = 64;
@@ -28,18 +32,21 @@ thread_local! {
 pub(super) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("size", size);
+    context.add_function("string", string);
     context.add_function("matches", matches);
     context.add_function("dyn", dynamic);
     context.add_function("type", type_of);
     for name in TYPES {
         context.add_variable_from_value(name, Cel::Opaque(Arc::new(TypeName(name))));
     }
+    context.add_function(NEGATE, negate);
     context.add_function("lists.range", range);
     context.add_function("replace", replace);
     context.add_function("join", join);
     time_zone::register(&mut context);
     budget::register(&mut context);
     shape::register(&mut context);
+    dynamic::register(&mut context);
     context
 }
 
@@ -61,6 +68,15 @@ fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
         | Cel::Null => return Err(ExecutionError::NoSuchOverload),
     };
     Ok(i64::try_from(size).unwrap_or(i64::MAX))
+}
+
+/// Converts a value to a text. The crate does not convert truth values.
+fn string(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
+    if let This(Cel::Bool(flag)) = &this {
+        Ok(Cel::String(Arc::new(flag.to_string())))
+    } else {
+        functions::string(ftx, this)
+    }
 }
 
 /// Matches a regular expression in the syntax of Go's RE2, like `pattern` of a schema.
@@ -128,6 +144,18 @@ fn type_of(This(value): This<Cel>) -> ResolveResult {
         }
     };
     Ok(Cel::Opaque(Arc::new(TypeName(name))))
+}
+
+/// Negates a number. The smallest integer has no negative.
+fn negate(value: Cel) -> ResolveResult {
+    if let Cel::Int(number) = value {
+        let overflow = || ExecutionError::function_error("negate", "integer overflow");
+        number.checked_neg().map(Cel::Int).ok_or_else(overflow)
+    } else if let Cel::Float(number) = value {
+        Ok(Cel::Float(-number))
+    } else {
+        Err(ExecutionError::NoSuchOverload)
+    }
 }
 
 /// Returns the value unchanged: types are dynamic.

@@ -193,7 +193,7 @@ fn among(item: Cel, container: Cel, by: Cel) -> ResolveResult {
 }
 
 /// Selects a field. Unlike the crate's implementation, a missing field is not an error.
-fn select(object: Cel, field: Arc<String>) -> ResolveResult {
+pub(super) fn select(object: Cel, field: Arc<String>) -> ResolveResult {
     let inner = if let Cel::Opaque(_) = &object {
         optional(&object)?.value()
     } else {

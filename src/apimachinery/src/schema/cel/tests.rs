@@ -133,6 +133,10 @@ fn evaluation_errors_are_reported_as_causes() {
         "1 / self.a > 1",
         r#"spec: Invalid value: "object": division by zero evaluating rule: m"#,
     );
+    check(
+        "-(self.a - 9223372036854775807 - 1) > 0",
+        r#"spec: Invalid value: "object": integer overflow evaluating rule: m"#,
+    );
 }
 
 #[test]

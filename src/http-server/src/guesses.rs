@@ -16,7 +16,7 @@ const IPV6_NETWORK: u128 = u128::MAX << 64;
 
 /// Wrong bootstrap tokens of all clients.
 #[derive(Debug, Default)]
-pub(crate) struct Guesses {
+pub struct Guesses {
     by_address: Mutex<BTreeMap<IpAddr, Wrong>>,
 }
 
@@ -29,7 +29,7 @@ struct Wrong {
 
 impl Guesses {
     /// Returns the time that a client must wait before its next token, or `None` if it may send one.
-    pub(crate) fn wait(&self, client: IpAddr, now: Instant) -> Option<Duration> {
+    pub fn wait(&self, client: IpAddr, now: Instant) -> Option<Duration> {
         let all = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         let wrong = all
             .get(&network(client))
@@ -40,7 +40,7 @@ impl Guesses {
     }
 
     /// Counts a wrong token. Returns true if the client must wait from now on.
-    pub(crate) fn count(&self, client: IpAddr, now: Instant) -> bool {
+    pub fn count(&self, client: IpAddr, now: Instant) -> bool {
         let mut all = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= ADDRESSES_MAX {
             all.retain(|_, wrong| now.saturating_duration_since(wrong.first) < WINDOW);

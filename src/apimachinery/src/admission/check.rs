@@ -1,0 +1,264 @@
+//! Compilation checks of an expression: syntax, names, fields and the type of the result.
+//!
+//! The checker reports only certain errors. Wrong operands are errors of the evaluation.
+
+use kube_cel::cel::{
+    IdedExpr,
+    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
+};
+
+use super::types::{BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, STRING, TIMESTAMP, Type, UINT};
+use crate::schema::cel;
+use crate::schema::cel::problem::{CompilationError, Problem, syntax_error};
+
+/// Result that an expression must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Bool,
+    Text,
+    TextOrNull,
+    Any,
+}
+
+/// Checks an expression. Returns its type, or the reason why it is rejected.
+pub(super) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Result<Type, String> {
+    let program = cel::parse(source).map_err(|err| syntax_error(source, &err).to_string())?;
+    let mut walk = Walk {
+        source,
+        declared,
+        loops: Vec::new(),
+        problems: Vec::new(),
+    };
+    let found = walk.visit(&program);
+    if !walk.problems.is_empty() {
+        return Err(CompilationError::new(source, walk.problems).to_string());
+    }
+    let accepted: &[Type] = match wanted {
+        Wanted::Any => return Ok(found),
+        Wanted::Bool => &[BOOL],
+        Wanted::Text => &[STRING],
+        Wanted::TextOrNull => &[STRING, NULL],
+    };
+    if found == Type::Unknown || accepted.contains(&found) {
+        return Ok(found);
+    }
+    let expected = match accepted {
+        [one] => one.to_string(),
+        several => {
+            let names: Vec<String> = several.iter().map(Type::to_string).collect();
+            format!("one of [{}]", names.join(" "))
+        }
+    };
+    Err(format!("must evaluate to {expected} but got {found}"))
+}
+
+struct Walk<'a> {
+    source: &'a str,
+    declared: &'a Declarations,
+    /// Variables of loops, innermost last.
+    loops: Vec<(String, Type)>,
+    problems: Vec<Problem>,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, expr: &IdedExpr) -> Type {
+        match &expr.expr {
+            Expr::Unspecified => Type::Unknown,
+            Expr::Literal(literal) => match literal {
+                LiteralValue::Boolean(_) => BOOL,
+                LiteralValue::Double(_) => DOUBLE,
+                LiteralValue::Int(_) => INT,
+                LiteralValue::UInt(_) => UINT,
+                LiteralValue::String(_) => STRING,
+                LiteralValue::Null => NULL,
+                LiteralValue::Bytes(_) => BYTES,
+            },
+            Expr::Ident(name) => self.variable(name),
+            Expr::Select(select) => {
+                let field = self.visit(&select.operand).field(&select.field);
+                let field = field.unwrap_or_else(|problem| {
+                    let needle = format!(".{}", select.field);
+                    self.problems.push(Problem::at(self.source, &needle, problem));
+                    Type::Unknown
+                });
+                if select.test { BOOL } else { field }
+            }
+            Expr::Call(call) => self.call(call),
+            Expr::List(list) => {
+                let items: Vec<Type> = list.elements.iter().map(|item| self.visit(item)).collect();
+                let item = items.into_iter().reduce(Type::join);
+                Type::list_of(item.unwrap_or(Type::Dyn))
+            }
+            Expr::Struct(message) => {
+                self.undeclared(&message.type_name);
+                Type::Unknown
+            }
+            Expr::Map(_) => Type::Map(Box::new(Type::Dyn), Box::new(Type::Dyn)),
+            Expr::Comprehension(comprehension) => self.comprehension(comprehension),
+        }
+    }
+
+    fn variable(&mut self, name: &str) -> Type {
+        if let Some((_, of)) = self.loops.iter().rev().find(|(known, _)| known == name) {
+            return of.clone();
+        }
+        if let Some(declared) = self.declared.find(name) {
+            return declared;
+        }
+        match name {
+            // Type names and the accumulators of macros.
+            "bool" | "bytes" | "double" | "duration" | "int" | "list" | "map" | "null_type" | "string"
+            | "timestamp" | "type" | "uint" | "optional_type" => Type::Unknown,
+            name if name.starts_with('@') || name.starts_with("__") => Type::Unknown,
+            "authorizer" => {
+                let text = "the variable 'authorizer' is not supported by this server".to_owned();
+                self.problems.push(Problem::at(self.source, name, text));
+                Type::Unknown
+            }
+            name => {
+                self.undeclared(name);
+                Type::Unknown
+            }
+        }
+    }
+
+    fn undeclared(&mut self, name: &str) {
+        let text = undeclared(name);
+        self.problems.push(Problem::at(self.source, name, text));
+    }
+
+    fn call(&mut self, call: &CallExpr) -> Type {
+        let name = call.func_name.as_str();
+        let prefix = match call.target.as_deref().map(|target| &target.expr) {
+            Some(Expr::Ident(prefix)) => Some(prefix.as_str()),
+            Some(_) | None => None,
+        };
+        let is_declared = prefix.is_some_and(|prefix| {
+            self.declared.find(prefix).is_some() || self.loops.iter().any(|(known, _)| known == prefix)
+        });
+        // A prefix that is no variable is part of the name of the function.
+        let is_namespace = prefix.is_some_and(|prefix| {
+            !is_declared && prefix != "authorizer" && cel::is_function(name, Some(prefix))
+        });
+        let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
+        let target = call
+            .target
+            .as_deref()
+            .filter(|_| !is_namespace)
+            .map(|target| self.visit(target));
+        let is_checked = self.problems.is_empty();
+        if !is_operator && is_checked && !cel::is_function(name, prefix) {
+            let needle = match target {
+                Some(_) => format!(".{name}"),
+                None => name.to_owned(),
+            };
+            self.problems
+                .push(Problem::after(self.source, &needle, undeclared(name)));
+        }
+        let args: Vec<Type> = call.args.iter().map(|arg| self.visit(arg)).collect();
+        match (name, &call.args[..]) {
+            (operators::OPT_SELECT, [_, field]) => optional_field(&args[0], field),
+            _ if is_namespace => Type::Unknown,
+            _ => result_of(name, target.as_ref(), &args),
+        }
+    }
+
+    fn comprehension(&mut self, comprehension: &ComprehensionExpr) -> Type {
+        let range = self.visit(&comprehension.iter_range);
+        let depth = self.loops.len();
+        let start = self.visit(&comprehension.accu_init);
+        let (first, second) = match &comprehension.iter_var2 {
+            Some(second) => (Type::Unknown, Some((second.clone(), range.member()))),
+            None => (range.element(), None),
+        };
+        self.loops.push((comprehension.iter_var.clone(), first));
+        self.loops.extend(second);
+        self.loops.push((comprehension.accu_var.clone(), start.clone()));
+        self.visit(&comprehension.loop_cond);
+        self.visit(&comprehension.loop_step);
+        let result = self.visit(&comprehension.result);
+        self.loops.truncate(depth);
+        result
+    }
+}
+
+/// Returns the type of an optional selection.
+fn optional_field(object: &Type, field: &IdedExpr) -> Type {
+    let Expr::Literal(LiteralValue::String(field)) = &field.expr else {
+        return Type::Unknown;
+    };
+    let of = object.field(field.inner()).unwrap_or(Type::Unknown);
+    if let Type::Optional(_) = of {
+        of
+    } else {
+        Type::Optional(Box::new(of))
+    }
+}
+
+fn undeclared(name: &str) -> String {
+    format!("undeclared reference to '{name}' (in container '')")
+}
+
+/// Returns the type of the result of a call.
+fn result_of(function: &str, target: Option<&Type>, args: &[Type]) -> Type {
+    let boxed = |inner: &Type| Type::Optional(Box::new(inner.clone()));
+    match (function, target, args) {
+        (
+            operators::LOGICAL_AND
+            | operators::LOGICAL_OR
+            | operators::LOGICAL_NOT
+            | operators::EQUALS
+            | operators::NOT_EQUALS
+            | operators::LESS
+            | operators::LESS_EQUALS
+            | operators::GREATER
+            | operators::GREATER_EQUALS
+            | operators::IN
+            | operators::NOT_STRICTLY_FALSE,
+            None,
+            _,
+        )
+        | ("matches" | "startsWith" | "endsWith" | "contains" | "hasValue", Some(_), _)
+        | ("bool", None, [_]) => BOOL,
+        (operators::CONDITIONAL, None, [_, one, other]) => one.clone().join(other.clone()),
+        (
+            operators::ADD
+            | operators::SUBSTRACT
+            | operators::MULTIPLY
+            | operators::DIVIDE
+            | operators::MODULO,
+            None,
+            [left, right],
+        ) => match (left, right) {
+            (Type::Dyn, Type::Dyn) => Type::Dyn,
+            (Type::Dyn, known) | (known, Type::Dyn) if is_plain(known) => known.clone(),
+            (left, right) if left == right && is_plain(left) => left.clone(),
+            (_, _) => Type::Unknown,
+        },
+        (operators::NEGATE, None, [of]) => of.clone(),
+        (operators::INDEX, None, [of, _]) => of.member(),
+        (operators::OPT_INDEX, None, [of, _]) => boxed(&of.member()),
+        ("orValue", Some(Type::Optional(inner)), [other]) => (**inner).clone().join(other.clone()),
+        ("value", Some(Type::Optional(inner)), []) => (**inner).clone(),
+        ("size", _, _) | ("indexOf" | "lastIndexOf", Some(_), _) | ("int", None, [_]) => INT,
+        ("uint", None, [_]) => UINT,
+        ("double", None, [_]) => DOUBLE,
+        ("bytes", None, [_]) => BYTES,
+        ("string", None, [_])
+        | (
+            "charAt" | "format" | "join" | "lowerAscii" | "replace" | "substring" | "trim" | "upperAscii",
+            Some(_),
+            _,
+        ) => STRING,
+        ("split", Some(_), _) => Type::list_of(STRING),
+        ("timestamp", None, [_]) => TIMESTAMP,
+        ("duration", None, [_]) => DURATION,
+        ("dyn", None, [_]) => Type::Dyn,
+        (_, _, _) => Type::Unknown,
+    }
+}
+
+/// Returns true for types of which the operands of an operator have the same.
+fn is_plain(of: &Type) -> bool {
+    [INT, UINT, DOUBLE, STRING, BYTES].contains(of)
+}

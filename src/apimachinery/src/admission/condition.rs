@@ -1,0 +1,106 @@
+//! Expression of a policy, compiled once.
+
+use std::sync::OnceLock;
+
+use kube_cel::cel::Value as Cel;
+use serde_json::Value;
+
+use crate::schema::cel::dynamic::{self, Program, Variables};
+
+/// Names of the variables, except the composed ones.
+pub(super) const ROOTS: [&str; 5] = ["object", "oldObject", "request", "params", "namespaceObject"];
+
+/// Expression with its source.
+#[derive(Debug)]
+pub(super) struct Expression {
+    pub(super) source: String,
+    /// Error of an expression that a former version of the server accepted.
+    program: Result<Program, String>,
+}
+
+impl Expression {
+    pub(super) fn compile(source: &str) -> Self {
+        Self {
+            source: source.to_owned(),
+            program: Program::compile(source, &ROOTS).map_err(|err| format!("compilation error: {err}")),
+        }
+    }
+
+    fn evaluate(&self, scope: &Scope<'_>, composed: &Composed<'_>) -> Result<Cel, String> {
+        let program = self.program.as_ref().map_err(Clone::clone)?;
+        program.evaluate(&scope.variables, &|name| composed.get(name, scope))
+    }
+}
+
+/// Composed variables of a policy, evaluated when an expression uses them.
+pub(super) struct Composed<'a> {
+    variables: &'a [(String, Expression)],
+    results: Vec<OnceLock<Result<Cel, String>>>,
+}
+
+impl<'a> Composed<'a> {
+    pub(super) fn new(variables: &'a [(String, Expression)]) -> Self {
+        Self {
+            variables,
+            results: variables.iter().map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    fn get(&self, name: &str, scope: &Scope<'_>) -> Option<Result<Cel, String>> {
+        let index = self.variables.iter().position(|(known, _)| known == name)?;
+        let (_, expression) = &self.variables[index];
+        Some(
+            self.results[index]
+                .get_or_init(|| expression.evaluate(scope, self))
+                .clone(),
+        )
+    }
+}
+
+/// Values of an evaluation.
+pub(super) struct Scope<'a> {
+    variables: Variables,
+    composed: Option<&'a Composed<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    /// Binds the variables that the expressions use. `value` returns the value of a variable.
+    pub(super) fn new<'e>(
+        expressions: impl Iterator<Item = &'e Expression> + Clone,
+        value: impl Fn(&str) -> Value,
+    ) -> Self {
+        let mut variables = dynamic::variables();
+        for root in ROOTS {
+            let programs = expressions.clone().filter_map(|each| each.program.as_ref().ok());
+            let uses = programs
+                .map(|program| program.uses(root))
+                .fold((false, false), |one, other| (one.0 || other.0, one.1 || other.1));
+            if uses.0 || uses.1 {
+                dynamic::add(&mut variables, root, &value(root), uses);
+            }
+        }
+        Self {
+            variables,
+            composed: None,
+        }
+    }
+
+    /// Adds the composed variables.
+    pub(super) fn with(self, composed: &'a Composed<'a>) -> Self {
+        Self {
+            composed: Some(composed),
+            ..self
+        }
+    }
+
+    /// Evaluates an expression. The error names the expression.
+    pub(super) fn evaluate(&self, expression: &Expression) -> Result<Cel, String> {
+        let none = Composed::new(&[]);
+        let composed = self.composed.unwrap_or(&none);
+        let outcome = expression.evaluate(self, composed);
+        outcome.map_err(|err| match dynamic::is_out_of_budget() {
+            true => err,
+            false => format!("expression '{}' resulted in error: {err}", expression.source),
+        })
+    }
+}

@@ -1,0 +1,204 @@
+//! Compiled policy: match conditions, variables, validations and audit annotations.
+
+use kube_cel::cel::Value as Cel;
+use serde_json::Value;
+
+use super::condition::{Composed, Expression, Scope};
+use super::matching::Match;
+use super::parameters::ParamKind;
+use super::{items, text};
+use crate::schema::cel::dynamic;
+
+/// Maximum length of the text that a `messageExpression` returns.
+const MESSAGE_BYTES_MAX: usize = 5 << 10;
+/// Maximum length of the value of an audit annotation.
+const ANNOTATION_BYTES_MAX: usize = 10 << 10;
+
+/// Compiled ValidatingAdmissionPolicy.
+#[derive(Debug)]
+pub(super) struct Policy {
+    pub(super) rules: Match,
+    pub(super) param_kind: Option<ParamKind>,
+    /// False if the policy ignores errors.
+    pub(super) fails: bool,
+    conditions: Vec<Expression>,
+    variables: Vec<(String, Expression)>,
+    validations: Vec<Validation>,
+    annotations: Vec<(String, Expression)>,
+}
+
+#[derive(Debug)]
+struct Validation {
+    expression: Expression,
+    message: String,
+    message_expression: Option<Expression>,
+    reason: String,
+}
+
+/// Failed validation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Position of the validation in the policy.
+    pub(super) index: usize,
+    pub(super) message: String,
+    /// Reason of the status, or empty.
+    pub(super) reason: String,
+}
+
+/// Result of an evaluation.
+#[derive(Debug, Default)]
+pub(super) struct Evaluation {
+    pub(super) failures: Vec<Failure>,
+    pub(super) annotations: Vec<(String, String)>,
+    /// Errors of audit annotations, which deny the request.
+    pub(super) annotation_errors: Vec<String>,
+}
+
+impl Policy {
+    pub(super) fn compile(policy: &Value) -> Self {
+        let spec = &policy["spec"];
+        let named = |member: &str, name: &str, expression: &str| {
+            let each = items(spec, member).iter();
+            each.map(|item| {
+                (
+                    text(item, name).to_owned(),
+                    Expression::compile(text(item, expression)),
+                )
+            })
+            .collect::<Vec<_>>()
+        };
+        let conditions = named("matchConditions", "name", "expression");
+        Self {
+            rules: Match::of(&spec["matchConstraints"]),
+            param_kind: ParamKind::of(&spec["paramKind"]),
+            fails: text(spec, "failurePolicy") != "Ignore",
+            conditions: conditions.into_iter().map(|(_, expression)| expression).collect(),
+            variables: named("variables", "name", "expression"),
+            validations: items(spec, "validations").iter().map(Validation::of).collect(),
+            annotations: named("auditAnnotations", "key", "valueExpression"),
+        }
+    }
+
+    fn expressions(&self) -> impl Iterator<Item = &Expression> + Clone {
+        let variables = self.variables.iter().map(|(_, expression)| expression);
+        let annotations = self.annotations.iter().map(|(_, expression)| expression);
+        let validations = self
+            .validations
+            .iter()
+            .flat_map(|one| std::iter::once(&one.expression).chain(&one.message_expression));
+        self.conditions
+            .iter()
+            .chain(variables)
+            .chain(annotations)
+            .chain(validations)
+    }
+
+    /// Evaluates the policy. `value` returns the value of a variable.
+    pub(super) fn evaluate(&self, value: impl Fn(&str) -> Value) -> Evaluation {
+        let scope = Scope::new(self.expressions(), value);
+        match self.meets_conditions(&scope) {
+            Ok(true) => {}
+            Ok(false) => return Evaluation::default(),
+            Err(message) => return self.failed(0, message),
+        }
+        let composed = Composed::new(&self.variables);
+        let scope = scope.with(&composed);
+        let mut result = Evaluation::default();
+        for (index, validation) in self.validations.iter().enumerate() {
+            match scope.evaluate(&validation.expression) {
+                Ok(Cel::Bool(true)) => {}
+                Err(message) => result.failures.extend(self.failed(index, message).failures),
+                Ok(_) => result.failures.push(Failure {
+                    index,
+                    message: validation.message(&scope),
+                    reason: validation.reason.clone(),
+                }),
+            }
+            if dynamic::is_out_of_budget() {
+                return result;
+            }
+        }
+        for (key, expression) in &self.annotations {
+            match annotation(&scope, expression) {
+                Ok(value) if value.is_empty() => {}
+                Ok(value) => result.annotations.push((key.clone(), value)),
+                Err(message) if self.fails => result.annotation_errors.push(message),
+                Err(_) => {}
+            }
+        }
+        result
+    }
+
+    /// Returns the failure for an error, if the policy does not ignore errors.
+    fn failed(&self, index: usize, message: String) -> Evaluation {
+        let failure = Failure {
+            index,
+            message,
+            reason: String::new(),
+        };
+        Evaluation {
+            failures: self.fails.then_some(failure).into_iter().collect(),
+            ..Evaluation::default()
+        }
+    }
+
+    fn meets_conditions(&self, scope: &Scope<'_>) -> Result<bool, String> {
+        let mut errors = Vec::new();
+        for condition in &self.conditions {
+            match scope.evaluate(condition) {
+                Ok(Cel::Bool(true)) => {}
+                Ok(_) => return Ok(false),
+                Err(err) => errors.push(err),
+            }
+        }
+        match errors.as_slice() {
+            [] => Ok(true),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
+    }
+}
+
+impl Validation {
+    fn of(validation: &Value) -> Self {
+        let message_expression = text(validation, "messageExpression");
+        Self {
+            expression: Expression::compile(text(validation, "expression")),
+            message: text(validation, "message").trim().to_owned(),
+            message_expression: (!message_expression.is_empty())
+                .then(|| Expression::compile(message_expression)),
+            reason: text(validation, "reason").to_owned(),
+        }
+    }
+
+    fn message(&self, scope: &Scope<'_>) -> String {
+        let computed = self.message_expression.as_ref().and_then(|expression| {
+            let Ok(Cel::String(text)) = scope.evaluate(expression) else {
+                return None;
+            };
+            let text = text.trim();
+            let fit = !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n');
+            fit.then(|| text.to_owned())
+        });
+        computed.unwrap_or_else(|| match self.message.as_str() {
+            "" => format!("failed expression: {}", self.expression.source.trim()),
+            message => message.to_owned(),
+        })
+    }
+}
+
+/// Returns the value of an audit annotation. An empty value is not recorded.
+fn annotation(scope: &Scope<'_>, expression: &Expression) -> Result<String, String> {
+    let value = scope.evaluate(expression)?;
+    if let Cel::String(text) = &value {
+        let text = text.trim();
+        Ok(text[..text.floor_char_boundary(ANNOTATION_BYTES_MAX)].to_owned())
+    } else if value == Cel::Null {
+        Ok(String::new())
+    } else {
+        Err(format!(
+            "valueExpression '{}' resulted in unsupported return type. Return type must be either string or null.",
+            expression.source
+        ))
+    }
+}
