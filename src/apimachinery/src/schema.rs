@@ -15,7 +15,6 @@ mod error;
 mod field_path;
 mod format;
 pub mod gotext;
-pub mod label_selector;
 mod list_type;
 pub mod metadata;
 pub mod names;

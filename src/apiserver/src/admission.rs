@@ -5,11 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use serde_json::{Value, json};
 
 use crate::builtin::{BINDING_STORAGE, POLICY_STORAGE};
-use crate::engine::{Engine, Target, Warnings, namespace_key, scale_of};
+use crate::engine::{Engine, Target, Warnings, namespace_key, run_blocking, scale_of};
 use crate::registry::Snapshot;
 use crate::registry::resource::{Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
-use rooflet_apimachinery::admission::{Operation, ParamKind, ParamQuery, Place, Policies, Request, Source};
+use rooflet_apimachinery::admission::{
+    Denial, Operation, Outcome, ParamKind, ParamQuery, Place, Policies, Request, Source,
+};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_store::{Key, ListOptions, Store};
 
@@ -101,20 +103,19 @@ impl Engine {
             name,
             is_dry_run: write.is_dry_run,
         };
-        let outcome = policies.decide(&request, &objects);
-        warnings.extend(outcome.warnings);
-        warnings.annotate(outcome.annotations);
-        let Some(denial) = outcome.denial else {
+        let Outcome {
+            denial,
+            warnings: texts,
+            annotations,
+        } = run_blocking(|| policies.decide(&request, &objects));
+        warnings.extend(texts);
+        warnings.annotate(annotations);
+        let Some(Denial { message, reason }) = denial else {
             return Ok(());
         };
         let shown = if name.is_empty() { "Unknown" } else { name };
         let resource = resource.group_resource();
-        Err(ApiError::denied(
-            &resource,
-            shown,
-            &denial.reason,
-            &denial.message,
-        ))
+        Err(ApiError::denied(&resource, shown, &reason, &message))
     }
 }
 

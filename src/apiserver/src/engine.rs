@@ -37,6 +37,7 @@ pub(crate) use decode::{DecodeFault, Warnings, not_registered, object as decode_
 pub(crate) use delete::Deleted;
 pub(crate) use scale::{ScaleEdit, scale_of};
 pub(crate) use update::Edit;
+pub(crate) use validate::run_blocking;
 
 /// Time for which a write without a required version is retried after conflicts. Equals the request
 /// timeout of kube-apiserver.

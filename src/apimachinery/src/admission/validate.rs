@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::check::{Wanted, check};
 use super::types::{Declarations, Type};
 use super::{items, text, texts};
-use crate::schema::{FieldError, label_selector, names};
+use crate::schema::FieldError;
+use crate::schema::names::{self, label_selector};
 
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];

@@ -1,6 +1,8 @@
 //! Kubernetes name syntaxes. Each check returns the error texts of kube-apiserver, or an empty list
 //! if the name is valid.
 
+pub mod label_selector;
+
 const DNS_LABEL_BYTES_MAX: usize = 63;
 const DNS_SUBDOMAIN_BYTES_MAX: usize = 253;
 const QUALIFIED_NAME_BYTES_MAX: usize = 63;

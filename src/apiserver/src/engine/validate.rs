@@ -137,7 +137,7 @@ fn kind_errors(
 }
 
 /// Runs slow work without blocking other tasks of this thread, if the runtime has several threads.
-fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn run_blocking<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         Ok(_) | Err(_) => work(),

@@ -20,7 +20,7 @@ async fn discovery_contains_all_resources() {
     let groups = server.get("/apis").await;
     assert_eq!(groups.body["kind"], "APIGroupList");
     assert_eq!(
-        groups.body["groups"][7]["preferredVersion"]["groupVersion"],
+        groups.body["groups"][8]["preferredVersion"]["groupVersion"],
         "example.com/v1"
     );
     let resources = server.get("/apis/example.com/v1").await;

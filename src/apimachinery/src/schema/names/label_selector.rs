@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{FieldError, names};
+use super::{label_value, qualified_name};
+use crate::schema::FieldError;
 
 /// Checks a label selector.
 pub fn check(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
@@ -13,8 +14,8 @@ pub fn check(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
     };
     for (key, value) in selector["matchLabels"].as_object().into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
-        check(format!("{field}.matchLabels"), key, names::qualified_name(key));
-        check(format!("{field}.matchLabels"), value, names::label_value(value));
+        check(format!("{field}.matchLabels"), key, qualified_name(key));
+        check(format!("{field}.matchLabels"), value, label_value(value));
     }
     for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
         let field = format!("{field}.matchExpressions[{index}]");
@@ -36,12 +37,12 @@ pub fn check(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
             )),
         }
         let key = expression["key"].as_str().unwrap_or_default();
-        for fault in names::qualified_name(key) {
+        for fault in qualified_name(key) {
             errors.push(FieldError::invalid_text(format!("{field}.key"), key, &fault));
         }
         for (index, value) in values.iter().enumerate() {
             let value = value.as_str().unwrap_or_default();
-            for fault in names::label_value(value) {
+            for fault in label_value(value) {
                 errors.push(FieldError::invalid_text(
                     format!("{field}.values[{index}]"),
                     value,
