@@ -276,8 +276,26 @@ fn agents_write_only_their_own_objects(cluster: &KubernetesCluster) {
         message.contains("the agent of mini-1 may not change the spec of its FleetNode"),
         "{message}"
     );
-    let own_label = [kubeconfig.as_str(), "label", "fleetnode", "mini-1", label];
-    cluster.kubectl.run_with(&own_label, "").ok();
+    let message = refused(&["label", "fleetnode", "mini-1", label]);
+    let fault = "the agent of mini-1 may change only these labels of its FleetNode: rooflet.dev/simulated, ";
+    assert!(message.contains(fault), "{message}");
+    cluster
+        .kubectl
+        .run("label fleetnode mini-1 example.com/rack=7")
+        .ok();
+    for change in ["example.com/rack=8", "example.com/rack-"] {
+        let message = refused(&["label", "--overwrite", "fleetnode", "mini-1", change]);
+        assert!(message.contains(fault), "{message}");
+    }
+    let label_of_agent = [
+        kubeconfig.as_str(),
+        "label",
+        "--overwrite",
+        "fleetnode",
+        "mini-1",
+        "rooflet.dev/chip=x",
+    ];
+    cluster.kubectl.run_with(&label_of_agent, "").ok();
     let own = |node: &str| {
         let all = replicas(cluster).expect("listed");
         let found = all.iter().find(|replica| replica["spec"]["nodeName"] == node);
@@ -303,6 +321,70 @@ fn agents_write_only_their_own_objects(cluster: &KubernetesCluster) {
         message.contains("may change only status and finalizers of a replica"),
         "{message}"
     );
+    for change in [
+        r#"{"metadata": {"labels": {"rooflet.dev/deployment": "x"}}}"#,
+        r#"{"metadata": {"annotations": {"rooflet.dev/move-to": "mini-2"}}}"#,
+        r#"{"metadata": {"ownerReferences": []}}"#,
+    ] {
+        let message = refused(&["patch", "modelreplica", &mine, "--type=merge", "-p", change]);
+        assert!(
+            message.contains("may change only status and finalizers of a replica"),
+            "{change}: {message}"
+        );
+    }
+    let denied = |args: &[&str], object: Value| {
+        let args = [&[kubeconfig.as_str()], args, &["-f", "-"]].concat();
+        cluster
+            .kubectl
+            .run_with(&args, &object.to_string())
+            .expect_failure()
+    };
+    // `kubectl patch` would need the permission to read the subresource.
+    let status = |kind: &str, name: &str, status: Value| {
+        let args = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--subresource=status",
+        ];
+        let object = json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": kind,
+            "metadata": {"name": name}, "status": status});
+        denied(&args, object)
+    };
+    let message = status("ModelReplica", &other, json!({"phase": "Failed"}));
+    assert!(
+        message.contains("may write only replicas with spec.nodeName mini-1"),
+        "{message}"
+    );
+    let message = status("FleetNode", "mini-2", json!({"conditions": []}));
+    assert!(
+        message.contains("the agent of mini-1 may write only the FleetNode mini-1"),
+        "{message}"
+    );
+    let creation = |object: Value| denied(&["create"], object);
+    let message = creation(json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": "FleetNode",
+        "metadata": {"name": "mini-9"}, "spec": {}}));
+    assert!(
+        message.contains("the agent of mini-1 may write only the FleetNode mini-1"),
+        "{message}"
+    );
+    let message = creation(
+        json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica",
+        "metadata": {"name": "forged", "namespace": "default"},
+        "spec": {"nodeName": "mini-1", "model": {"source": "local://m"}, "serving": {"name": "m"}}}),
+    );
+    assert!(
+        message.contains("the agent of mini-1 may create only mirrors of its manifests"),
+        "{message}"
+    );
+    let message = creation(json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "fleetnode-mini-2", "namespace": "kube-node-lease"}}));
+    assert!(
+        message.contains("may write only the ConfigMap fleetnode-mini-1"),
+        "{message}"
+    );
+    let message = refused(&["get", "secrets", "--all-namespaces"]);
+    assert!(message.contains("cannot list resource \"secrets\""), "{message}");
     let message = refused(&["delete", "modelreplica", &other]);
     assert!(
         message.contains("may write only replicas with spec.nodeName mini-1"),

@@ -175,6 +175,7 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
         "get mac",
         "get mac no-such-mac",
         "label mac mini-2 team=x",
+        "label mac mini-1 team=x",
         "delete mac mini-2",
         "get secrets -A",
         "get mdep -A",

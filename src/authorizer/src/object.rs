@@ -5,7 +5,7 @@
 
 use rooflet_api as api;
 use rooflet_api::meta::{
-    LEASE_NAMESPACE, MIRROR_ANNOTATION, RESTORED_ANNOTATION, lease_name, probe_config_map,
+    AGENT_LABELS, LEASE_NAMESPACE, MIRROR_ANNOTATION, RESTORED_ANNOTATION, lease_name, probe_config_map,
 };
 use rooflet_apiserver::authorization::{BOOTSTRAPPERS, Forbidden, ResourceAttributes, User};
 use serde_json::Value;
@@ -45,14 +45,17 @@ pub(crate) fn check_change(
 ) -> Result<(), Forbidden> {
     let Some(node) = node_of(user) else { return Ok(()) };
     match (at.group, at.resource) {
-        (api::GROUP, NODES) => match old {
-            None => allow_if(at.name == Some(node), || {
-                format!("node {node:?} may register only itself")
-            }),
-            Some(old) => allow_if(old.get("spec") == new.get("spec"), || {
-                "a node may not change the spec of its FleetNode".to_owned()
-            }),
-        },
+        (api::GROUP, NODES) => {
+            match old {
+                None => allow_if(at.name == Some(node), || {
+                    format!("node {node:?} may register only itself")
+                })?,
+                Some(old) => allow_if(old.get("spec") == new.get("spec"), || {
+                    "a node may not change the spec of its FleetNode".to_owned()
+                })?,
+            }
+            check_labels_of_node(old, new)
+        }
         (LEASE_GROUP, LEASES) => {
             let lease = lease_name(node);
             let is_own = at.name == Some(lease.as_str()) && at.namespace == Some(LEASE_NAMESPACE);
@@ -81,13 +84,36 @@ pub(crate) fn check_change(
                     )
                 });
             };
-            let labels = |object: &Value| object["metadata"].get("labels").cloned();
-            let is_same = old.get("spec") == new.get("spec") && labels(old) == labels(new);
+            let is_same = old.get("spec") == new.get("spec")
+                && ["labels", "annotations", "ownerReferences"]
+                    .iter()
+                    .all(|field| old["metadata"].get(field) == new["metadata"].get(field));
             allow_if(is_same, || {
                 format!("node {node:?} may change only status and finalizers of a replica")
             })
         }
         _ => Ok(()),
+    }
+}
+
+/// Checks that a node sets, changes or removes only the labels that its agent maintains. Placement
+/// trusts the other labels.
+fn check_labels_of_node(old: Option<&Value>, new: &Value) -> Result<(), Forbidden> {
+    let none = serde_json::Map::new();
+    let before = old
+        .and_then(|old| old["metadata"]["labels"].as_object())
+        .unwrap_or(&none);
+    let after = new["metadata"]["labels"].as_object().unwrap_or(&none);
+    let changed = before
+        .keys()
+        .chain(after.keys())
+        .find(|name| !AGENT_LABELS.contains(&name.as_str()) && before.get(*name) != after.get(*name));
+    match changed {
+        None => Ok(()),
+        Some(name) => Err(Forbidden(format!(
+            "a node may not change the label {name} of its FleetNode, only {}",
+            AGENT_LABELS.join(", ")
+        ))),
     }
 }
 
@@ -110,7 +136,11 @@ fn only_replicas_of(node: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rooflet_api::meta::CHIP_LABEL;
     use serde_json::json;
+
+    /// Admission policy of the chart.
+    const POLICY: &str = include_str!("../../../charts/rooflet/templates/agents.yaml");
 
     fn node() -> User {
         User::new("system:node:a", &["system:nodes"])
@@ -196,7 +226,7 @@ mod tests {
                     "{name} {new}: {got}"
                 );
             };
-        let fleet_node = |spec: Value| json!({"metadata": {"labels": {"x": "y"}}, "spec": spec});
+        let fleet_node = |spec: Value| json!({"metadata": {"labels": {CHIP_LABEL: "M4"}}, "spec": spec});
         let nodes = |name: &str, old, new, expect| check("rooflet.dev", "fleetnodes", name, old, new, expect);
         nodes("a", None, fleet_node(json!({})), "");
         nodes("b", None, fleet_node(json!({})), "may register only itself");
@@ -208,6 +238,31 @@ mod tests {
             Some(cordoned),
             fleet_node(json!({"unschedulable": false})),
             fault,
+        );
+
+        let labelled = |labels: Value| json!({"metadata": {"labels": labels}, "spec": {}});
+        let fault = "may not change the label rack of its FleetNode, only rooflet.dev/simulated, ";
+        let of_people = labelled(json!({"rack": "7", CHIP_LABEL: "M4"}));
+        nodes("a", None, of_people.clone(), fault);
+        nodes("a", Some(labelled(json!({}))), of_people.clone(), fault);
+        nodes(
+            "a",
+            Some(of_people.clone()),
+            labelled(json!({"rack": "8"})),
+            fault,
+        );
+        nodes(
+            "a",
+            Some(of_people.clone()),
+            json!({"metadata": {}, "spec": {}}),
+            fault,
+        );
+        nodes("a", Some(of_people.clone()), labelled(json!({"rack": "7"})), "");
+        nodes(
+            "a",
+            Some(of_people),
+            labelled(json!({"rack": "7", CHIP_LABEL: "M5"})),
+            "",
         );
 
         let leases =
@@ -242,6 +297,14 @@ mod tests {
         labelled["metadata"]["labels"] = json!({"rooflet.dev/deployment": "guide"});
         replicas(Some(replica("a", "other")), labelled.clone(), fault);
         replicas(Some(labelled.clone()), replica("a", "other"), fault);
+        let mut adopted = replica("a", "other");
+        adopted["metadata"]["ownerReferences"] = json!([{"kind": "ModelDeployment", "name": "guide"}]);
+        replicas(Some(replica("a", "other")), adopted, fault);
+        replicas(
+            Some(replica("a", "other")),
+            replica("a", "rooflet.dev/move-to"),
+            fault,
+        );
         let mut released = labelled.clone();
         released["metadata"]["finalizers"] = json!([]);
         replicas(Some(labelled), released, "");
@@ -250,5 +313,11 @@ mod tests {
             replica("b", "other"),
             "only replicas with spec.nodeName a",
         );
+    }
+
+    #[test]
+    fn policy_of_the_chart_has_the_labels_of_agents() {
+        let names = AGENT_LABELS.map(|name| format!("'{name}'")).join(", ");
+        assert!(POLICY.contains(&format!("expression: \"[{names}]\"")), "{names}");
     }
 }

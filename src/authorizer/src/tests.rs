@@ -275,8 +275,13 @@ async fn node_may_write_only_its_own_objects() {
     assert_eq!(node.post(NODES, &fleet_node("studio")).await.code, 403);
     assert_eq!(server.post(NODES, &fleet_node("studio")).await.code, 201);
     let mini = format!("{NODES}/mini");
-    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let label = json!({"metadata": {"labels": {"rooflet.dev/chip": "M4"}}});
     assert_eq!(node.merge(&mini, &label).await.code, 200);
+    let rack = json!({"metadata": {"labels": {"rack": "7"}}});
+    assert_eq!(node.merge(&mini, &rack).await.code, 403);
+    assert_eq!(server.merge(&mini, &rack).await.code, 200);
+    let unset = json!({"metadata": {"labels": {"rack": null}}});
+    assert_eq!(node.merge(&mini, &unset).await.code, 403);
     let status = json!({"status": {"conditions": []}});
     assert_eq!(node.merge(&format!("{mini}/status"), &status).await.code, 200);
     let cordon = json!({"spec": {"unschedulable": true}});
