@@ -123,7 +123,7 @@ fn predicted(rows: &[Measurement], predictions: &[&Prediction]) -> String {
     drawing.text(LEFT - 44.0, HEIGHT / 2.0, "end", "predicted");
     for prediction in predictions {
         let row = &rows[prediction.row];
-        if let (Some(seconds), Some(error)) = (row.step_seconds(), prediction.decode_error) {
+        if let (Some(seconds), Some(error)) = (row.step_seconds(), prediction.decode_excess()) {
             let measured = seconds.recip();
             drawing.dot(
                 place(measured, measured * error.exp()),
@@ -174,13 +174,13 @@ fn by_chip(rows: &[Measurement], predictions: &[&Prediction]) -> String {
             &format!("{chip} ({})", of_chip.len()),
         );
         for prediction in &of_chip {
-            let error = prediction.decode_error.map_or(0.0, f64::exp_m1);
+            let error = prediction.decode_excess().map_or(0.0, f64::exp_m1);
             drawing.dot(
                 (x(error), y(index)),
                 colour(rows[prediction.row].case.build.engine),
             );
         }
-        if let Some(median) = median(of_chip.iter().filter_map(|prediction| prediction.decode_error)) {
+        if let Some(median) = median(of_chip.iter().filter_map(|prediction| prediction.decode_excess())) {
             let at = x(median.exp_m1());
             drawing.line(
                 (at, y(index) - 7.0),

@@ -190,7 +190,7 @@ fn nodes(rows: &[Measurement], validation: &Validation) -> Vec<Vec<Replayed>> {
     for prediction in &validation.predictions {
         let row = &rows[prediction.row];
         let is_replayed = prediction.held_out == HeldOut::Chip && row.case.workload.batch == 1;
-        let Some(error) = prediction.decode_error.filter(|_| is_replayed) else {
+        let Some(error) = prediction.decode_excess().filter(|_| is_replayed) else {
             continue;
         };
         let count = numbers.len() as u64;

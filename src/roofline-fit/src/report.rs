@@ -32,7 +32,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
         measured(row).map(|rate| (row.chip().bandwidth.0 * share / bytes / rate).ln())
     };
     let methods: [Method; 3] = [
-        ("this predictor", Box::new(|prediction| prediction.decode_error)),
+        ("this predictor", Box::new(Prediction::decode_excess)),
         (
             "0.70 × BW ÷ active bytes",
             Box::new(move |prediction| {
@@ -98,10 +98,12 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
             })
             .filter(|prediction| class(&rows[prediction.row]) == wanted)
             .collect();
-        let errors = grouped(rows, of_class.iter().copied(), &|prediction| {
-            prediction.decode_error
-        });
-        let bias = median(of_class.iter().filter_map(|prediction| prediction.decode_error));
+        let errors = grouped(rows, of_class.iter().copied(), &Prediction::decode_excess);
+        let bias = median(
+            of_class
+                .iter()
+                .filter_map(|prediction| prediction.decode_excess()),
+        );
         let (engine, tier) = &wanted;
         let bias = bias.map_or(String::new(), |bias| format!("{:+.1} %", bias.exp_m1() * 100.0));
         writeln!(page, "| {engine} | {tier} | {} | {bias} |", cells(&errors))?;
@@ -120,7 +122,7 @@ fn tables(page: &mut String, rows: &[Measurement], validation: &Validation) -> s
                     && prediction.stratum != Stratum::Batched
                     && rows[prediction.row].quality == quality
             });
-            let errors = grouped(rows, held, &|prediction| prediction.decode_error);
+            let errors = grouped(rows, held, &Prediction::decode_excess);
             writeln!(page, "| {} | {name} | {} |", held_out.as_str(), cells(&errors))?;
         }
     }
@@ -205,10 +207,13 @@ fn second_set(page: &mut String, second: &SecondSet) -> std::fmt::Result {
         "| subset | rows | median \\|error\\| (90 % CI) | p90 (90 % CI) | inside p10–p90 | slower | faster |"
     )?;
     writeln!(page, "|---|---|---|---|---|---|---|")?;
-    for (subset, errors) in &second.subsets {
+    // Errors are relative to the measured figure: the rate of decode, the seconds of a first token.
+    let decode = second.decode.iter().map(|subset| (subset, -1.0));
+    let prefill = second.prefill.iter().map(|subset| (subset, 1.0));
+    for ((subset, errors), sign) in decode.chain(prefill) {
         let groups: Vec<Vec<f64>> = errors
             .iter()
-            .map(|(error, _)| vec![error.exp_m1().abs()])
+            .map(|(error, _)| vec![(sign * error).exp_m1().abs()])
             .collect();
         let count = |kept: fn(f64, Sides) -> bool| {
             let kept = errors.iter().filter(|(error, sides)| kept(*error, *sides));

@@ -89,6 +89,13 @@ pub(super) struct Prediction {
     pub(super) prefill_error: Option<f64>,
 }
 
+impl Prediction {
+    /// Returns ln(predicted / measured) of the rate of decode.
+    pub(super) fn decode_excess(&self) -> Option<f64> {
+        self.decode_error.map(|error| -error)
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Validation {
     pub(super) predictions: Vec<Prediction>,
@@ -250,7 +257,8 @@ impl Validation {
 pub(super) struct SecondSet {
     pub(super) first_rows: usize,
     /// Errors with the widths of their intervals, by subset.
-    pub(super) subsets: Vec<(&'static str, Vec<(f64, Sides)>)>,
+    pub(super) decode: Vec<(&'static str, Vec<(f64, Sides)>)>,
+    pub(super) prefill: Vec<(&'static str, Vec<(f64, Sides)>)>,
 }
 
 impl SecondSet {
@@ -287,13 +295,15 @@ impl SecondSet {
             });
             errors.collect()
         };
-        let mut subsets = vec![("all decode", decode(None))];
-        subsets.extend(Stratum::ALL.map(|stratum| (stratum.as_str(), decode(Some(stratum)))));
-        subsets.push(("first token", prompts(false)));
-        subsets.push(("first token, prompt below 256 tokens", prompts(true)));
+        let mut by_stratum = vec![("all decode", decode(None))];
+        by_stratum.extend(Stratum::ALL.map(|stratum| (stratum.as_str(), decode(Some(stratum)))));
         Self {
             first_rows: first.len(),
-            subsets,
+            decode: by_stratum,
+            prefill: vec![
+                ("first token", prompts(false)),
+                ("first token, prompt below 256 tokens", prompts(true)),
+            ],
         }
     }
 }
@@ -363,15 +373,49 @@ fn unmeasured(rows: &[&Measurement]) -> Unmeasured {
     }
 }
 
+/// Returns ln(measured / predicted) of the rate of decode.
 fn decode_error(constants: &Constants, row: &Measurement) -> Option<f64> {
     let predicted = reported_step(row, &constants.decode, &constants.prefill);
-    row.step_seconds().map(|measured| (measured / predicted).ln())
+    row.step_seconds().map(|measured| (predicted / measured).ln())
 }
 
+/// Returns ln(measured / predicted) of the rate of prefill.
 fn prefill_error(constants: &Constants, row: &Measurement) -> Option<f64> {
     let predicted = constants
         .prefill
         .time(&row.prefill, row.chip(), &row.case.build)
         .total();
     row.prefill_seconds.map(|measured| (predicted / measured).ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use rooflet_model::shapes::ShapeFile;
+    use rooflet_roofline::predict::Parameters;
+
+    use super::*;
+    use crate::rows;
+
+    /// The slow side of an interval ([`Sides::contain`]) is that of negative errors.
+    #[test]
+    fn slow_measurements_have_negative_errors() {
+        let shapes = ShapeFile::parse(include_str!("../../model/src/shapes.json")).unwrap();
+        let rows = rows::parse(include_str!("measurements.csv"), &shapes)
+            .unwrap()
+            .rows;
+        let Parameters { decode, prefill, .. } = Parameters::built_in().clone();
+        let constants = Constants { decode, prefill };
+        let has_both = |row: &&Measurement| row.decode_rate.is_some() && row.prefill_seconds.is_some();
+        let row = rows.iter().find(has_both).unwrap();
+        let scaled = |speed: f64| {
+            let mut scaled = row.clone();
+            scaled.decode_rate = row.decode_rate.map(|rate| rate * speed);
+            scaled.prefill_seconds = row.prefill_seconds.map(|seconds| seconds / speed);
+            scaled
+        };
+        for error in [decode_error, prefill_error] {
+            assert!(error(&constants, &scaled(0.1)).unwrap() < 0.0);
+            assert!(error(&constants, &scaled(10.0)).unwrap() > 0.0);
+        }
+    }
 }
