@@ -95,8 +95,13 @@ impl<'a> Ratchet<'a> {
         }
     }
 
-    fn ignores_errors(&self) -> bool {
-        self.current.or(self.parent).is_some_and(|(new, old)| new == old)
+    /// Returns whether errors of rules of `node`, which is the node of the current value, are ignored.
+    fn ignores_errors(&self, node: &Node) -> bool {
+        match self.current {
+            Some((new, old)) => correlate::is_unchanged(node, new, old),
+            // Items of lists other than list maps do not correlate: the whole list decides.
+            None => self.parent.is_some_and(|(new, old)| new == old),
+        }
     }
 
     fn key(self, name: &str) -> Self {
@@ -236,7 +241,7 @@ fn run_rules(
         match outcome {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => {
-                if rule.uses_old_self || !ratchet.ignores_errors() {
+                if rule.uses_old_self || !ratchet.ignores_errors(node) {
                     errors.push(failure(rule, node, value, path, &scope));
                 }
             }

@@ -1,4 +1,4 @@
-//! Correlation of new and old list items. Only items of list maps correlate, by their keys.
+//! Correlation of new and old values. Only items of list maps correlate, by their keys.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,39 @@ use serde_json::Value;
 
 use super::{
     gotext,
-    node::{ListType, Node},
+    node::{Additional, ListType, Node},
 };
+
+/// Returns whether a value equals its old value, apart from the order of items in list maps. As in
+/// kube-apiserver, an object with a field that has no schema never equals its old value. The root of a
+/// resource has such fields if its schema does not list the metadata.
+pub(super) fn is_unchanged(node: &Node, new: &Value, old: &Value) -> bool {
+    match (new, old) {
+        (Value::Array(items), Value::Array(old_items)) if matches!(node.list_type, ListType::Map(_)) => {
+            let child = node.items.as_deref();
+            let correlation = Items::new(node, Some(old));
+            let is_item_unchanged = |item: &Value| match (child, correlation.find(item)) {
+                (Some(child), Some(old)) => is_unchanged(child, item, old),
+                (None, _) | (_, None) => false,
+            };
+            items.len() == old_items.len() && items.iter().all(is_item_unchanged)
+        }
+        (Value::Object(fields), Value::Object(old_fields)) => {
+            let is_field_unchanged = |(name, field): (&String, &Value)| {
+                let Some(old) = old_fields.get(name) else {
+                    return false;
+                };
+                match (node.properties.get(name), &node.additional) {
+                    (Some(child), _) => is_unchanged(child, field, old),
+                    (None, Additional::Schema(child)) => is_unchanged(child, field, old),
+                    (None, Additional::Unset | Additional::Any | Additional::Forbidden) => false,
+                }
+            };
+            fields.len() == old_fields.len() && fields.iter().all(is_field_unchanged)
+        }
+        _ => new == old,
+    }
+}
 
 /// Index of the old items of a list map by their keys.
 pub(super) struct Items<'a> {

@@ -2,7 +2,8 @@
 //!
 //! To report the same causes, the order of checks and the selection of the reported junctor branch
 //! follow the validator of kube-apiserver. Updates tolerate unchanged invalid values (ratcheting):
-//! the errors of a node are dropped if its value equals the correlated old value.
+//! the errors of a node are dropped if its value equals the correlated old value, apart from the
+//! order of items in list maps.
 
 use serde_json::{Map, Number, Value};
 
@@ -164,7 +165,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Ou
         }
         outcome.matches += 1;
     }
-    if !outcome.is_valid() && old == Some(value) {
+    if !outcome.is_valid() && old.is_some_and(|old| correlate::is_unchanged(node, value, old)) {
         outcome.faults.clear();
         outcome.more = 0;
     }

@@ -1,6 +1,7 @@
 //! OpenAPI v2 document in protobuf, the only form that kubectl requests. The messages and field numbers are
 //! those of gnostic's `OpenAPIv2.proto`.
 
+use rooflet_base::yaml;
 use serde_json::{Map, Value};
 
 /// Encodes an OpenAPI v2 document.
@@ -97,9 +98,10 @@ impl Message {
         }
     }
 
-    /// Adds any value as YAML, of which JSON is a part.
+    /// Adds any value as YAML.
     fn any(&mut self, field: u64, value: &Value) {
-        self.nested(field, |any| any.bytes(2, value.to_string().as_bytes()));
+        let text = yaml::to_string(value).unwrap_or_else(|_| value.to_string());
+        self.nested(field, |any| any.bytes(2, text.as_bytes()));
     }
 
     fn extensions(&mut self, field: u64, fields: &Value) {
@@ -239,12 +241,26 @@ mod tests {
             b"\x58\xac\x02".as_slice(),
             b"\x49\x00\x00\x00\x00\x00\x00\xf0\x3f",
             b"\xb2\x01\x08\x0a\x06object",
-            b"\xfa\x01\x2e\x0a\x24x-kubernetes-preserve-unknown-fields\x12\x06\x12\x04true",
+            b"\xfa\x01\x2f\x0a\x24x-kubernetes-preserve-unknown-fields\x12\x07\x12\x05true\n",
         ]
         .concat();
         let named = [b"\x0a\x01K\x12".as_slice(), &[schema.len() as u8], &schema].concat();
         let definitions = [b"\x0a".as_slice(), &[named.len() as u8], &named].concat();
         expect.extend([b"\x4a".as_slice(), &[definitions.len() as u8], &definitions].concat());
         assert_eq!(encode(&document), expect);
+    }
+
+    /// Texts that kube-apiserver 1.36.2 returns.
+    #[test]
+    fn values_of_extensions_have_the_yaml_of_kube_apiserver() {
+        let text = |value: Value| {
+            let mut message = Message::default();
+            message.any(1, &value);
+            String::from_utf8_lossy(&message.0[4..]).into_owned()
+        };
+        let kind = json!({"group": "", "kind": "ComponentStatus", "version": "v1"});
+        assert_eq!(text(kind), "group: \"\"\nkind: ComponentStatus\nversion: v1\n");
+        assert_eq!(text(json!(["name"])), "- name\n");
+        assert_eq!(text(json!("map")), "map\n");
     }
 }
