@@ -11,3 +11,4 @@ mod comparison;
 mod control_plane;
 mod openapi;
 mod story;
+mod upstream;

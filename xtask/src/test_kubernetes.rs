@@ -2,6 +2,7 @@
 
 mod binaries;
 mod clients;
+mod upstream;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -46,10 +47,17 @@ fn run_with(found: binaries::Found) -> Result<Outcome> {
         println!("NOT RUN: tests with clients in Go, which were not built: {err:#}");
         None
     });
+    let upstream = upstream::prepare().unwrap_or_else(|err| {
+        println!("NOT RUN: upstream's tests, which were not built: {err:#}");
+        None
+    });
     libtest::run(&["--workspace", "--test", "e2e"], &["kubernetes::"], |test| {
         test.env("ROOFLET_KUBERNETES_PATH", &search_path);
         if let Some(directory) = &clients {
             test.env("ROOFLET_KUBERNETES_CLIENTS", directory);
+        }
+        if let Some(program) = &upstream {
+            test.env("ROOFLET_UPSTREAM_TESTS", program);
         }
     })
 }

@@ -16,7 +16,8 @@ use crate::{
     setup::Prefix,
 };
 
-const SOURCES: &str = "e2e/kubernetes/clients";
+/// Directory of the sources, and of the file that pins all modules.
+pub(super) const SOURCES: &str = "e2e/kubernetes/clients";
 /// Packages, which are also the names of the programs.
 const PROGRAMS: [&str; 3] = ["client-go", "flux", "health"];
 
