@@ -21,7 +21,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::simulated_answers::{CompletedRequest, RecentAnswers};
 use super::simulated_chip::Chip;
@@ -120,6 +120,7 @@ pub(crate) async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<
         let conditions = Conditions::read(&loading.worker.conditions).await;
         tokio::time::sleep(Duration::from_secs_f64(load * conditions.disk) + WARM_UP).await;
         loading.ready.store(true, Ordering::Relaxed);
+        info!(model = %loading.worker.name, "worker ready");
     });
     let router = Router::new()
         .route("/status", get(status))

@@ -193,8 +193,10 @@ try {
 
   await step('log of a replica', async () => {
     await open('replica');
-    await page.getByLabel(/^Log of /).waitFor();
-    await until('the log has an answer', async () => (await page.getByLabel(/^Log of /).innerText()) !== 'Loading…');
+    const log = page.getByLabel(/^Log of /);
+    await log.filter({ hasText: 'worker ready' }).waitFor();
+    assert.ok(!(await log.innerText()).includes('Loading…'));
+    assert.deepEqual(await page.locator('main').getByRole('alert').allInnerTexts(), []);
   });
 
   await step('keyboard reaches the table and the actions', async () => {
