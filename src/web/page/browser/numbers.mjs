@@ -287,6 +287,54 @@ export async function numbers({ page, fleet, open, views, ask }) {
     assert.equal(parseFloat(row(await table(page, 'Requests by model'), 'Deployment', 'research')['Last minute']), 0);
   });
 
+  /** Compares the view of a plan with its verdict. */
+  const comparesPlan = async (verdict) => {
+    const summary = await figures(page);
+    const { headroom, purchase } = verdict;
+    shows('demand', summary['Demand satisfied'], 0, verdict.demandFactor);
+    if (!verdict.proven) shows('bound of the demand', summary['Demand satisfied'], 1, verdict.demandFactorBound);
+    shows('used Macs', summary['Macs used'], 0, verdict.nodesUsed);
+    shows('Macs', summary['Macs used'], 1, verdict.nodes);
+    assert.equal(summary['Macs used'].includes('does not survive'), !verdict.survivesNodeLoss);
+    shows('used memory', summary.Memory, 0, headroom.memoryUsedBytes / GIB);
+    shows('memory for models', summary.Memory, 1, headroom.memoryLimitBytes / GIB);
+    shows('busy chips', summary['Chips busy'], 0, headroom.busyPercent);
+    shows('price', summary.Price, 0, verdict.price);
+    shows('watts', summary.Price, 1, verdict.watts);
+    const machines = await table(page, 'Machines');
+    assert.equal(machines.length, verdict.classes.length);
+    verdict.classes.forEach((entry, index) => {
+      assert.equal(machines[index].Class, entry.name);
+      shows(`${entry.name}: used`, machines[index].Used, 0, entry.nodesUsed);
+      shows(`${entry.name}: Macs`, machines[index].Used, 1, entry.nodes);
+      shows(`${entry.name}: busy`, machines[index].Busy, 0, entry.utilizationPercent);
+      shows(`${entry.name}: speed`, machines[index]['Tokens/s'], 0, entry.tokensPerSecond);
+      shows(`${entry.name}: bandwidth`, machines[index].Bandwidth, 0, entry.bandwidthBytesPerSecond / 1e9);
+    });
+    const demand = await page.locator('.plan-models li').allInnerTexts();
+    assert.equal(demand.length, verdict.models.length);
+    verdict.models.forEach((model, index) => {
+      const [name, text] = demand[index].split('\n');
+      assert.equal(name, model.name);
+      [model.requestsPerSecond, model.tokensPerSecond, model.replicas].forEach((value, at) => shows(`${model.name}: demand`, text, at, value));
+    });
+    const losses = await figures(page, 'Loss of a Mac');
+    assert.deepEqual(Object.keys(losses), (verdict.nodeLosses ?? []).map((loss) => loss.class));
+    for (const loss of verdict.nodeLosses ?? []) {
+      if (loss.survives) assert.equal(losses[loss.class], 'the others satisfy the demand');
+      else if (loss.demandFactor !== undefined) shows(`${loss.class}: demand after the loss`, losses[loss.class], 0, loss.demandFactor);
+    }
+    const baskets = await page.locator('.basket').allInnerTexts();
+    const expected = [purchase?.best, ...(purchase?.alternatives ?? [])].filter(Boolean);
+    assert.equal(baskets.length, expected.length);
+    expected.forEach((basket, index) => {
+      const [, , price, effect] = baskets[index].split('\n').filter(Boolean);
+      shows('price of a purchase', price, 0, basket.price);
+      shows('demand after a purchase', effect, 0, basket.demandFactor);
+      shows('watts of a purchase', effect, 1, basket.watts);
+    });
+  };
+
   await step('numbers of plans, claims and events', async () => {
     await open('plans');
     await settles(async () => {
@@ -295,6 +343,24 @@ export async function numbers({ page, fleet, open, views, ask }) {
       assert.equal(cells.Macs, status.nodes);
       assert.equal(cells['First limit'], status.binding ?? '–');
     });
+    await open('plan');
+    await settles(async () => {
+      const { status: { verdict } } = object('cplan', 'next-year');
+      assert.ok(verdict.purchase.best, 'the plan has no purchase');
+      await comparesPlan(verdict);
+    });
+    // The loss of a Mac is calculated for feasible plans.
+    const { spec } = object('cplan', 'next-year');
+    const demand = [{ ...spec.demand[0], requestsPerSecond: 0.1 }];
+    fleet.apply({ apiVersion: 'rooflet.dev/v1alpha1', kind: 'CapacityPlan', metadata: { name: 'spare', namespace: 'default' }, spec: { ...spec, demand } });
+    await page.goto(`${fleet.url}/#/plans/default/spare`);
+    await page.getByRole('heading', { level: 1, name: 'spare' }).waitFor();
+    await settles(async () => {
+      const { status: { verdict } } = object('cplan', 'spare');
+      assert.ok(verdict.nodeLosses?.length > 0, `no loss of a Mac: ${verdict.summary}`);
+      await comparesPlan(verdict);
+    });
+    kubectl('delete', 'cplan/spare');
     await open('claims');
     await settles(async () => {
       const { status } = object('pclaim', 'blog-77');
