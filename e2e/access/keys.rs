@@ -17,7 +17,7 @@ spec:
 
 /// Runs `rooflet key ARGS` and returns its output.
 #[track_caller]
-fn key(cluster: &Cluster, args: &str) -> String {
+pub(super) fn key(cluster: &Cluster, args: &str) -> String {
     let output = cluster.rooflet(&format!("key {args}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "key {args}: {errors}");

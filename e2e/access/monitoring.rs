@@ -8,53 +8,58 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::keys;
 use super::web_page::{self, Browser};
-use crate::harness::{Cluster, Http, Process, eventually, free_port, not_run, repository};
+use crate::harness::{Cluster, Http, HttpResponse, Process, eventually, free_port, not_run, repository};
 
 const FLEET: &str = "
 fleet:
   macs:
     - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 2}
+    - {name: owned, chip: M4, gpuCores: 10, memory: 16Gi, count: 1}
+  # The node has the condition QuietHours.
+  quietHours: {owned: '00:00-24:00'}
 models:
   - {name: qwen3-8b-4bit, model: qwen3-8b, quantization: mlx4}
 ";
 
-/// With a throughput floor, so that the dashboard shows it.
-const CHAT: &str = "
+/// Deployment with a throughput floor and objectives, and one whose requests the gateway rejects.
+const DEPLOYMENTS: &str = "
 apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata: {name: chat}
 spec:
   model: {source: 'local://qwen3-8b-4bit'}
   serving: {contextTokens: 4096, maxConcurrency: 2}
+  objectives: {decodeTokensPerSecond: 1, timeToFirstToken: {max: 60s, atPromptTokens: 2000}}
   strategy: {rollingUpdate: {minThroughput: 1}}
+---
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: idle}
+spec:
+  replicas: 0
+  model: {source: 'local://qwen3-8b-4bit'}
+  serving: {contextTokens: 4096}
 ";
 
-/// Start of the sentence in the description of panels that can be empty.
-const EMPTY_WITHOUT: &str = "Empty without";
+/// Panel that can be empty: a write of a controller fails only if another writer interferes at the same
+/// moment, which no request of a test causes reliably.
+const MAY_BE_EMPTY: &str = "rooflet: fleet: Failed writes";
+/// Number of requests after which an agent reports the measured speed of a replica.
+const REQUESTS_FOR_SPEED: usize = 10;
 
-/// Starts two simulated Macs with one replica, and a real node that serves the guide.
+/// Starts three simulated Macs with one replica, and a real node that serves the guide.
 fn fleet(args: &[&str]) -> Option<(Cluster, Process)> {
     let cluster = Cluster::simulated(FLEET, args)?;
     let agent = cluster.agent("real-1", &[]);
-    cluster.kubectl.apply(CHAT).ok();
+    cluster.kubectl.apply(DEPLOYMENTS).ok();
     let guide = repository("examples/guide.yaml");
     cluster.kubectl.run(&format!("apply -f {}", guide.display())).ok();
     let ready = "wait --for=condition=Ready mdep/chat mdep/guide --timeout=180s";
     cluster.kubectl.run(ready).ok();
     cluster.gateway.chat("chat", "hello");
     Some((cluster, agent))
-}
-
-/// Returns the token of a service account that may only read metrics.
-fn token(cluster: &Cluster) -> String {
-    let kubectl = &cluster.kubectl;
-    kubectl.run("create serviceaccount prometheus").ok();
-    let role = "--clusterrole=rooflet:monitoring --serviceaccount=default:prometheus";
-    kubectl
-        .run(&format!("create clusterrolebinding prometheus {role}"))
-        .ok();
-    kubectl.run("create token prometheus").ok().trim().to_owned()
 }
 
 fn client(cluster: &Cluster, token: &str) -> Http {
@@ -66,7 +71,7 @@ fn read_only_token_finds_and_reads_all_processes() {
     let Some((cluster, _agent)) = fleet(&[]) else {
         return;
     };
-    let token = token(&cluster);
+    let token = cluster.kubectl.monitoring_token();
     let http = client(&cluster, &token);
     let targets = http.get("/monitoring/targets").expect("a response").json();
     let mut instances = BTreeSet::new();
@@ -91,7 +96,14 @@ fn read_only_token_finds_and_reads_all_processes() {
         );
         instances.insert(labels["instance"].as_str().expect("a name").to_owned());
     }
-    for expect in ["control-plane", "gateway", "mini-1", "mini-2", "real-1"] {
+    for expect in [
+        "control-plane",
+        "gateway",
+        "mini-1",
+        "mini-2",
+        "owned-1",
+        "real-1",
+    ] {
         assert!(instances.contains(expect), "{expect}: {instances:?}");
     }
     let workers: Vec<_> = instances.iter().filter(|name| name.contains('/')).collect();
@@ -132,7 +144,6 @@ fn prometheus() -> Option<PathBuf> {
 struct Query {
     at: String,
     text: String,
-    may_be_empty: bool,
 }
 
 /// Returns the queries of all dashboards, for all values of their variables.
@@ -153,17 +164,62 @@ fn queries() -> Vec<Query> {
                     let name = variable["name"].as_str().expect("a name");
                     text = text.replace(&format!("\"${name}\""), "\".*\"");
                 }
-                let description = panel["description"].as_str().unwrap_or_default();
-                queries.push(Query {
-                    at: format!("{}: {}", dashboard["title"], panel["title"]),
-                    text,
-                    may_be_empty: description.contains(EMPTY_WITHOUT),
-                });
+                let [dashboard, panel] =
+                    [&dashboard, &panel].map(|of| of["title"].as_str().expect("a title"));
+                let at = format!("{dashboard}: {panel}");
+                queries.push(Query { at, text });
             }
         }
     }
     assert!(queries.len() > 20, "{} queries", queries.len());
     queries
+}
+
+/// Clients of the gateway, with the events that fill the panels.
+struct Traffic {
+    with_key: Http,
+    with_invalid_key: Http,
+}
+
+impl Traffic {
+    fn new(cluster: &Cluster) -> Self {
+        let secret = keys::key(cluster, "create team-a");
+        let with = |key: &str| {
+            cluster
+                .gateway
+                .with_header("authorization", &format!("Bearer {key}"))
+        };
+        Self {
+            with_key: with(&secret),
+            with_invalid_key: with("sk-rf-wrong"),
+        }
+    }
+
+    /// Sends a request with a short answer.
+    fn ask(client: &Http, model: &str) -> Result<HttpResponse, String> {
+        let messages = json!([{"role": "user", "content": "What is rooflet?"}]);
+        let body = json!({"model": model, "messages": messages, "max_tokens": 8});
+        client.post("/v1/chat/completions", &body)
+    }
+
+    /// Sends requests that succeed, one that is rejected and one that is denied.
+    fn round(&self) -> Result<(), String> {
+        let expect = |client, model, status| match Self::ask(client, model)? {
+            response if response.status == status => Ok(()),
+            response => Err(format!("{model}: {} {}", response.status, response.text)),
+        };
+        expect(&self.with_key, "chat", 200)?;
+        expect(&self.with_key, "guide", 200)?;
+        expect(&self.with_key, "idle", 503)?;
+        expect(&self.with_invalid_key, "chat", 401)
+    }
+}
+
+/// Reports whether the result of a query has a value. A quantile without observations is NaN.
+fn has_data(found: &Value) -> bool {
+    let results = found["data"]["result"].as_array();
+    let mut values = results.into_iter().flatten().map(|result| &result["value"][1]);
+    values.any(|value| value.as_str().is_some_and(|value| value != "NaN"))
 }
 
 fn encoded(text: &str) -> String {
@@ -179,7 +235,7 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
         return;
     };
     let scratch = &cluster.scratch;
-    let credentials = scratch.write("prometheus-token", &token(&cluster));
+    let credentials = scratch.write("prometheus-token", &cluster.kubectl.monitoring_token());
     let rules = repository("manifests/monitoring/alerts.yaml");
     let authorization = format!("{{credentials_file: {}}}", credentials.display());
     let config = format!(
@@ -205,7 +261,7 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
         Err(why) => Err(format!("{why}\n{}", server.log())),
     };
 
-    eventually("six targets that are up", || {
+    eventually("seven targets that are up", || {
         let found = get("/api/v1/targets?state=active")?;
         let targets = found["data"]["activeTargets"]
             .as_array()
@@ -213,20 +269,25 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
             .unwrap_or_default();
         let up = targets.iter().filter(|target| target["health"] == "up").count();
         match (targets.len(), up) {
-            (6, 6) => Ok(()),
+            (7, 7) => Ok(()),
             _ => Err(found.to_string()),
         }
     });
     page_shows_the_history_of_prometheus(&cluster);
+    let traffic = Traffic::new(&cluster);
+    eventually("the key being valid", || traffic.round());
+    for _ in 0..REQUESTS_FOR_SPEED {
+        traffic.round().expect("the expected responses");
+    }
     for query in queries() {
         let path = format!("/api/v1/query?query={}", encoded(&query.text));
         eventually(&format!("data of the panel {}", query.at), || {
-            let found = get(&path)?;
-            let is_empty = found["data"]["result"].as_array().is_none_or(Vec::is_empty);
-            match is_empty && !query.may_be_empty {
-                true => Err(query.text.clone()),
-                false => Ok(()),
+            if has_data(&get(&path)?) || query.at == MAY_BE_EMPTY {
+                return Ok(());
             }
+            // A rate needs a counter that increases between two scrapes.
+            traffic.round()?;
+            Err(query.text.clone())
         });
     }
     let rules = eventually("the rules", || {

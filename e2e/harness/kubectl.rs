@@ -130,6 +130,15 @@ impl Kubectl {
         })
     }
 
+    /// Creates a service account that may only read metrics, and returns its token.
+    pub(crate) fn monitoring_token(&self) -> String {
+        let role = "--clusterrole=rooflet:monitoring --serviceaccount=default:prometheus";
+        self.run("create serviceaccount prometheus").ok();
+        self.run(&format!("create clusterrolebinding prometheus {role}"))
+            .ok();
+        self.run("create token prometheus").ok().trim().to_owned()
+    }
+
     /// Runs `kubectl get WORDS -o json`.
     pub(crate) fn json(&self, words: &str) -> Result<Value, String> {
         let output = self.run(&format!("get {words} -o json"));

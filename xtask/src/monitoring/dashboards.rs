@@ -16,8 +16,8 @@ pub(super) const DASHBOARDS: [Dashboard; 4] = [
 
 /// Columns of Grafana's grid.
 const COLUMNS: u64 = 24;
-/// Start of the sentence in descriptions of panels that can be empty. The end-to-end test requires data
-/// in all other panels.
+/// Start of the sentence in descriptions of panels that can be empty. The end-to-end test causes the
+/// events and requires data in all panels.
 const EMPTY_WITHOUT: &str = "Empty without";
 
 /// Dashboard `manifests/monitoring/dashboards/NAME.json`.
