@@ -190,22 +190,47 @@ fn one_trace_covers_gateway_agent_and_worker() {
     );
 }
 
-/// Checks that the metrics of the gateway link to the trace, in the format for exemplars only.
+/// Checks that the metrics of gateway and worker link to the trace, in the format for exemplars only.
 fn exemplars_link_to_the_trace(fleet: &Fleet) {
-    let link = format!("# {{trace_id=\"{TRACE}\"}} ");
-    let formats = ["application/openmetrics-text; version=1.0.0", "text/plain"];
-    let of_gateway = formats.map(|format| {
-        let http =
-            Http::new(format!("http://127.0.0.1:{}", fleet.gateway_port)).with_header("Accept", format);
-        http.get("/metrics").expect("metrics")
-    });
-    let [linked, plain] = of_gateway;
-    assert!(!plain.text.contains("trace_id"), "{}", plain.text);
-    assert!(linked.text.ends_with("# EOF\n"), "{}", linked.text);
-    for histogram in [
+    let gateway = format!("http://127.0.0.1:{}", fleet.gateway_port);
+    let histograms = [
         "rooflet_gateway_request_seconds_bucket{code=\"2xx\",",
         "rooflet_gateway_time_to_first_byte_seconds_bucket{",
-    ] {
+    ];
+    exemplars_of(&Http::new(gateway), "/metrics", histograms);
+
+    // The web page forwards the metrics of workers.
+    let Some(kubectl) = fleet.kubectl() else {
+        return;
+    };
+    let log = fleet.up.log();
+    let link = log.lines().find_map(|line| line.strip_prefix("web page: "));
+    let (page, _code) = link.expect(&log).split_once("/#code=").expect("a code");
+    let authorization = format!("Bearer {}", kubectl.monitoring_token());
+    let http = Http::new(page).with_header("authorization", &authorization);
+    let targets = http.get("/monitoring/targets").expect("targets").json();
+    let targets = targets.as_array().cloned().unwrap_or_default();
+    let worker = targets
+        .iter()
+        .find(|target| target["labels"]["component"] == "worker");
+    let path = worker.expect("a worker")["labels"]["__metrics_path__"].as_str();
+    let histograms = [
+        "rooflet_worker_time_to_first_token_seconds_bucket{",
+        "rooflet_worker_request_duration_seconds_bucket{",
+    ];
+    exemplars_of(&http, path.expect("a path"), histograms);
+}
+
+fn exemplars_of(http: &Http, path: &str, histograms: [&str; 2]) {
+    let link = format!("# {{trace_id=\"{TRACE}\"}} ");
+    let formats = ["application/openmetrics-text; version=1.0.0", "text/plain"];
+    let [linked, plain] = formats.map(|format| {
+        let metrics = http.send_with("GET", path, &[("accept", format)], None);
+        metrics.expect("metrics")
+    });
+    assert!(!plain.text.contains("trace_id"), "{}", plain.text);
+    assert!(linked.text.ends_with("# EOF\n"), "{}", linked.text);
+    for histogram in histograms {
         let mut lines = linked.text.lines().filter(|line| line.starts_with(histogram));
         assert!(
             lines.any(|line| line.contains(&link)),
