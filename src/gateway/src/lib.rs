@@ -113,12 +113,12 @@ pub fn serve(
         KeyMetrics::register(registry)?,
     )
     .with_audit(access.audit);
+    let anonymous = address.filter(|address| !access.requires_keys && !address.ip().is_loopback());
+    metrics.set_anonymous_access(anonymous.is_some());
     let gateway = Gateway::new(table_rx.clone(), room, clock.clone(), metrics, registry.clone())
         .with_tracer(tracer)
         .with_access_log(access.log)
-        .with_anonymous_address(
-            address.filter(|address| !access.requires_keys && !address.ip().is_loopback()),
-        )
+        .with_anonymous_address(anonymous)
         .with_keys(keys)
         .with_proxy(access.agent_tls.map_or_else(Proxy::new, Proxy::with_tls));
     let origin_rules = OriginRules::new(access.allowed_origins, address, [hostname]);

@@ -35,6 +35,7 @@ pub(super) struct GatewayMetrics {
     ejected: IntGauge,
     refusals: IntCounterVec,
     body_bytes: IntGauge,
+    anonymous_access: IntGauge,
     exemplars: Exemplars,
 }
 
@@ -98,6 +99,10 @@ impl GatewayMetrics {
                 "rooflet_gateway_request_body_bytes",
                 "Bytes of request bodies kept until the response starts.",
             )?,
+            anonymous_access: IntGauge::new(
+                "rooflet_gateway_anonymous_access",
+                "1 if other machines can send requests without an API key (--allow-anonymous), otherwise 0.",
+            )?,
             exemplars: registry.exemplars(),
         };
         registry.register(Box::new(metrics.requests.clone()))?;
@@ -112,6 +117,7 @@ impl GatewayMetrics {
         registry.register(Box::new(metrics.ejected.clone()))?;
         registry.register(Box::new(metrics.refusals.clone()))?;
         registry.register(Box::new(metrics.body_bytes.clone()))?;
+        registry.register(Box::new(metrics.anonymous_access.clone()))?;
         Ok(metrics)
     }
 
@@ -125,6 +131,11 @@ impl GatewayMetrics {
     /// Returns the number of requests in progress.
     pub(super) fn outstanding(&self) -> i64 {
         self.outstanding.get()
+    }
+
+    /// Sets whether other machines can send requests without an API key.
+    pub(super) fn set_anonymous_access(&self, is_anonymous: bool) {
+        self.anonymous_access.set(i64::from(is_anonymous));
     }
 
     pub(super) fn set_body_bytes(&self, bytes: usize) {

@@ -128,6 +128,16 @@ pub(super) const ALERTS: &[Alert] = &[
             {{ $value | humanizeDuration }} and was not renewed.",
     },
     Alert {
+        name: "RoofletAnonymousAccess",
+        runbook: "anonymous-access",
+        expression: "rooflet_gateway_anonymous_access == 1",
+        lasts: "5m",
+        severity: Severity::Warning,
+        summary: "A gateway serves other machines without API keys",
+        description: "Every client that reaches the gateway {{ $labels.instance }} can send requests, because it \
+            does not require API keys.",
+    },
+    Alert {
         name: "RoofletDiskPressure",
         runbook: "disk-pressure",
         expression: r#"rooflet_node_condition{condition="DiskPressure", status="True"} == 1"#,
