@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Cluster, Http, HttpResponse, eventually};
+use crate::harness::{Cluster, Http, HttpResponse, eventually, pause, resume};
 
 const GUIDE: &str = "
 apiVersion: rooflet.dev/v1alpha1
@@ -240,4 +240,61 @@ fn gateways_share_the_budget_of_a_key() {
         answer if answer.status == 429 => Ok(()),
         answer => Err(answer.text),
     });
+}
+
+#[test]
+fn stream_of_a_deleted_key_ends_normally() {
+    let Some(cluster) = Cluster::start(&["--require-keys"]) else {
+        return;
+    };
+    let _agent = cluster.agent("mini-1", &[]);
+    cluster.kubectl.apply(GUIDE).ok();
+    cluster
+        .kubectl
+        .run("wait --for=condition=Available mdep/guide --timeout=180s")
+        .ok();
+    let secret = key(&cluster, "create team-a");
+    let client = cluster.gateway.with_header("x-api-key", &secret);
+    eventually("the key being valid", || match ask(&client) {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.text),
+    });
+
+    let body = json!({"model": "guide", "messages": [{"role": "user", "content": "What is rooflet?"}],
+                      "stream": true, "max_tokens": 300, "ignore_eos": true});
+    let workers = cluster.workers("mini-1");
+    let in_progress = || {
+        let metrics = cluster.gateway.get("/metrics").expect("a response").text;
+        metrics.contains("\nrooflet_gateway_outstanding_requests 1\n")
+    };
+    let streamed = client.post_with_head("/v1/chat/completions", &body, |status, _| {
+        assert_eq!(status, 200);
+        workers.iter().for_each(|pid| pause(*pid));
+        // The client's runtime cannot send another request here.
+        std::thread::scope(|scope| {
+            let deletion = scope.spawn(|| {
+                key(&cluster, "delete team-a");
+                let other = cluster.gateway.with_header("x-api-key", &secret);
+                eventually("the deleted key being rejected", || match ask(&other) {
+                    answer if answer.status == 401 => Ok(()),
+                    answer => Err(answer.text),
+                });
+                assert!(in_progress(), "the stream has ended");
+            });
+            let deleted = deletion.join();
+            workers.iter().for_each(|pid| resume(*pid));
+            deleted.expect("the key is rejected");
+        });
+    });
+    let streamed = streamed.expect("a complete response");
+    let events = streamed.events();
+    assert_eq!(
+        events.last().map(String::as_str),
+        Some("[DONE]"),
+        "{}",
+        streamed.text
+    );
+    let has_reason = |event: &String| event.contains(r#""finish_reason":"length""#);
+    assert!(events.iter().any(has_reason), "{}", streamed.text);
+    assert_error(&ask(&client), 401, "invalid_api_key");
 }

@@ -169,6 +169,10 @@ impl Http {
     ) -> Result<HttpResponse, String> {
         self.runtime.block_on(async {
             let request = self.client.post(format!("{}{path}", self.base)).json(body);
+            let request = match &self.header {
+                Some((name, value)) => request.header(*name, value),
+                None => request,
+            };
             let response = request.send().await.map_err(|err| format!("{err:?}"))?;
             let (status, headers) = (response.status().as_u16(), response.headers().clone());
             on_head(status, &headers);

@@ -192,6 +192,31 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
         assert!(why.contains("orbidden"), "{forbidden}: {why}");
     }
     cluster.kubectl.run("get mac mini-2").ok();
+    // Labels that placement selects are set by users only. The agent sets its own labels.
+    node.run("label mac mini-1 kubernetes.io/os=test --overwrite")
+        .ok();
+    cluster.kubectl.run("label mac mini-1 example.com/rack=7").ok();
+    for change in ["example.com/rack=8 --overwrite", "example.com/rack-", "zone=a"] {
+        let why = node.run(&format!("label mac mini-1 {change}")).expect_failure();
+        let label = change.split(['=', '-']).next().expect("a label");
+        assert!(
+            why.contains(&format!("may not change the label {label} of its FleetNode")),
+            "{change}: {why}"
+        );
+    }
+    let applied =
+        "apiVersion: rooflet.dev/v1alpha1\nkind: FleetNode\nmetadata: {name: mini-1, labels: {zone: a}}\n";
+    let apply = ["apply", "--server-side", "--validate=false", "-f", "-"];
+    let why = node.run_with(&apply, applied).expect_failure();
+    assert!(why.contains("may not change the label zone "), "{why}");
+    eventually("the label of the agent", || {
+        let mac = cluster.kubectl.json("mac/mini-1")?;
+        let labels = &mac["metadata"]["labels"];
+        match labels["kubernetes.io/os"] != "test" && labels["example.com/rack"] == "7" {
+            true => Ok(()),
+            false => Err(labels.to_string()),
+        }
+    });
 
     // Joined nodes keep their access after the deletion of the token.
     let deleted = cluster.rooflet(&format!("token delete {id}"));

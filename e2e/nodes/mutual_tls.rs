@@ -307,6 +307,9 @@ fn anonymous_gateway_is_named_in_its_readiness() {
         text.contains("AnonymousAccess") && text.contains(&gateway),
         "{text}"
     );
+    let (status, metrics) = any.get(&format!("https://{gateway}/metrics")).expect("an answer");
+    let gauge = "\nrooflet_gateway_anonymous_access 1\n";
+    assert!(status == 200 && metrics.contains(gauge), "{status} {metrics}");
 }
 
 #[test]
