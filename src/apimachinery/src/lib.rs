@@ -5,7 +5,6 @@
 
 pub mod admission;
 pub mod fields;
-pub mod json_syntax;
 pub mod jsonpath;
 pub mod patch;
 pub mod protobuf;

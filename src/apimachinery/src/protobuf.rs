@@ -7,6 +7,7 @@
 mod admission;
 mod definition;
 mod encode;
+mod kinds;
 mod messages;
 
 use base64::Engine as _;
@@ -77,7 +78,7 @@ pub fn to_json(body: &[u8]) -> Result<Vec<u8>> {
     let raw = BASE64.decode(raw)?;
     let text = |name: &str| envelope["typeMeta"][name].as_str().unwrap_or_default().to_owned();
     let (version, kind) = (text("apiVersion"), text("kind"));
-    let Some(fields) = messages::fields_of(&version, &kind) else {
+    let Some(fields) = kinds::fields_of(&version, &kind) else {
         return Err(DecodeProtobufError::Kind { kind, version });
     };
     let mut object = message(&raw, fields, 0)?;

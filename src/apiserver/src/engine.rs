@@ -3,6 +3,7 @@
 //! Each decision uses values read from the store. The write expects their revision; if the revision
 //! has changed, the engine repeats the decision.
 
+mod admit;
 mod apply;
 mod create;
 mod decode;

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod environment;
 pub mod error;
 pub mod file;
+pub mod json_syntax;
 pub mod latest;
 pub mod local_network;
 pub mod loopback;

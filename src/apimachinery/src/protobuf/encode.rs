@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::MAGIC;
 use super::definition::JSON_SCHEMA;
-use super::messages::{Field, LIST_META, Shape, fields_of, one};
+use super::kinds::fields_of;
+use super::messages::{Field, LIST_META, Shape, one};
 
 /// Error of an object that has no protobuf form.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,6 @@
 //! Fields of the Kubernetes messages that the server reads and writes. The numbers are those of the upstream
 //! `generated.proto` files.
 
-use super::admission::{BINDING, POLICY};
-use super::definition::CUSTOM_RESOURCE_DEFINITION;
-
 /// Conversion of a field to JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Shape {
@@ -65,40 +62,6 @@ pub(super) const fn list(number: u64, name: &'static str, shape: Shape) -> Field
     }
 }
 
-/// Returns the fields of a kind, or `None` if the kind has no protobuf form.
-pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
-    Some(match (api_version, kind) {
-        ("v1", "Namespace") => NAMESPACE,
-        ("v1", "ConfigMap") => CONFIG_MAP,
-        ("v1", "Secret") => SECRET,
-        ("v1", "Event") => CORE_EVENT,
-        ("events.k8s.io/v1", "Event") => EVENT,
-        ("v1", "ServiceAccount") => SERVICE_ACCOUNT,
-        ("authentication.k8s.io/v1", "TokenRequest") => TOKEN_REQUEST,
-        ("coordination.k8s.io/v1", "Lease") => LEASE,
-        ("certificates.k8s.io/v1", "CertificateSigningRequest") => CERTIFICATE_SIGNING_REQUEST,
-        ("rbac.authorization.k8s.io/v1", "Role") => ROLE,
-        ("rbac.authorization.k8s.io/v1", "ClusterRole") => CLUSTER_ROLE,
-        ("rbac.authorization.k8s.io/v1", "RoleBinding" | "ClusterRoleBinding") => ROLE_BINDING,
-        ("authentication.k8s.io/v1", "SelfSubjectReview") => SELF_SUBJECT_REVIEW,
-        ("authentication.k8s.io/v1", "TokenReview") => TOKEN_REVIEW,
-        ("authorization.k8s.io/v1", "SelfSubjectAccessReview") => SELF_SUBJECT_ACCESS_REVIEW,
-        ("authorization.k8s.io/v1", "SelfSubjectRulesReview") => SELF_SUBJECT_RULES_REVIEW,
-        ("authorization.k8s.io/v1", "SubjectAccessReview" | "LocalSubjectAccessReview") => {
-            SUBJECT_ACCESS_REVIEW
-        }
-        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => POLICY,
-        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => BINDING,
-        ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => CUSTOM_RESOURCE_DEFINITION,
-        ("autoscaling/v1", "Scale") => SCALE,
-        ("v1", "Status") => STATUS,
-        ("meta.k8s.io/v1" | "meta.k8s.io/v1beta1", "PartialObjectMetadata") => PARTIAL_OBJECT_METADATA,
-        // Clients send the version of the deleted object or of the options.
-        (_, "DeleteOptions") => DELETE_OPTIONS,
-        _ => return None,
-    })
-}
-
 pub(super) const OBJECT_META: &[Field] = &[
     one(1, "name", Shape::Text),
     one(2, "generateName", Shape::Text),
@@ -126,7 +89,7 @@ const MANAGED_FIELDS_ENTRY: &[Field] = &[
     one(8, "subresource", Shape::Text),
 ];
 
-const SCALE: &[Field] = &[
+pub(super) const SCALE: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "spec", Shape::Message(&[one(1, "replicas", Shape::Count)])),
     one(
@@ -146,9 +109,9 @@ pub(super) const LIST_META: &[Field] = &[
     one(4, "remainingItemCount", Shape::Integer),
 ];
 
-const PARTIAL_OBJECT_METADATA: &[Field] = &[one(1, "metadata", Shape::Message(OBJECT_META))];
+pub(super) const PARTIAL_OBJECT_METADATA: &[Field] = &[one(1, "metadata", Shape::Message(OBJECT_META))];
 
-const STATUS: &[Field] = &[
+pub(super) const STATUS: &[Field] = &[
     one(1, "metadata", Shape::Message(LIST_META)),
     one(2, "status", Shape::Text),
     one(3, "message", Shape::Text),
@@ -185,7 +148,7 @@ const OWNER_REFERENCE: &[Field] = &[
     one(7, "blockOwnerDeletion", Shape::Bool),
 ];
 
-const NAMESPACE: &[Field] = &[
+pub(super) const NAMESPACE: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "spec", Shape::Message(&[list(1, "finalizers", Shape::Text)])),
     one(
@@ -208,14 +171,14 @@ const NAMESPACE: &[Field] = &[
     ),
 ];
 
-const CONFIG_MAP: &[Field] = &[
+pub(super) const CONFIG_MAP: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "data", Shape::Map(&Shape::Text)),
     one(3, "binaryData", Shape::Map(&Shape::Bytes)),
     one(4, "immutable", Shape::Bool),
 ];
 
-const SECRET: &[Field] = &[
+pub(super) const SECRET: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "data", Shape::Map(&Shape::Bytes)),
     one(3, "type", Shape::Text),
@@ -233,7 +196,7 @@ const OBJECT_REFERENCE: &[Field] = &[
     one(7, "fieldPath", Shape::Text),
 ];
 
-const SERVICE_ACCOUNT: &[Field] = &[
+pub(super) const SERVICE_ACCOUNT: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     list(2, "secrets", Shape::Message(OBJECT_REFERENCE)),
     list(
@@ -244,7 +207,7 @@ const SERVICE_ACCOUNT: &[Field] = &[
     one(4, "automountServiceAccountToken", Shape::Bool),
 ];
 
-const TOKEN_REQUEST: &[Field] = &[
+pub(super) const TOKEN_REQUEST: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -281,7 +244,7 @@ const EVENT_SERIES: &[Field] = &[
     one(2, "lastObservedTime", Shape::MicroTime),
 ];
 
-const CORE_EVENT: &[Field] = &[
+pub(super) const CORE_EVENT: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "involvedObject", Shape::Message(OBJECT_REFERENCE)),
     one(3, "reason", Shape::Text),
@@ -299,7 +262,7 @@ const CORE_EVENT: &[Field] = &[
     one(15, "reportingInstance", Shape::Text),
 ];
 
-const EVENT: &[Field] = &[
+pub(super) const EVENT: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "eventTime", Shape::MicroTime),
     one(3, "series", Shape::Message(EVENT_SERIES)),
@@ -317,7 +280,7 @@ const EVENT: &[Field] = &[
     one(15, "deprecatedCount", Shape::Count),
 ];
 
-const LEASE: &[Field] = &[
+pub(super) const LEASE: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -334,7 +297,7 @@ const LEASE: &[Field] = &[
     ),
 ];
 
-const CERTIFICATE_SIGNING_REQUEST: &[Field] = &[
+pub(super) const CERTIFICATE_SIGNING_REQUEST: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -379,7 +342,7 @@ const POLICY_RULE: &[Field] = &[
     list(5, "nonResourceURLs", Shape::Text),
 ];
 
-const ROLE: &[Field] = &[
+pub(super) const ROLE: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     list(2, "rules", Shape::Message(POLICY_RULE)),
 ];
@@ -395,7 +358,7 @@ pub(super) const LABEL_SELECTOR: &[Field] = &[
     list(2, "matchExpressions", Shape::Message(REQUIREMENT)),
 ];
 
-const CLUSTER_ROLE: &[Field] = &[
+pub(super) const CLUSTER_ROLE: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     list(2, "rules", Shape::Message(POLICY_RULE)),
     one(
@@ -405,7 +368,7 @@ const CLUSTER_ROLE: &[Field] = &[
     ),
 ];
 
-const ROLE_BINDING: &[Field] = &[
+pub(super) const ROLE_BINDING: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     list(
         2,
@@ -435,7 +398,7 @@ const USER_INFO: &[Field] = &[
     one(4, "extra", Shape::Map(&Shape::Texts)),
 ];
 
-const SELF_SUBJECT_REVIEW: &[Field] = &[
+pub(super) const SELF_SUBJECT_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -444,7 +407,7 @@ const SELF_SUBJECT_REVIEW: &[Field] = &[
     ),
 ];
 
-const TOKEN_REVIEW: &[Field] = &[
+pub(super) const TOKEN_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -489,7 +452,7 @@ const ACCESS_STATUS: &[Field] = &[
     one(4, "denied", Shape::Flag),
 ];
 
-const SELF_SUBJECT_ACCESS_REVIEW: &[Field] = &[
+pub(super) const SELF_SUBJECT_ACCESS_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -506,7 +469,7 @@ const SELF_SUBJECT_ACCESS_REVIEW: &[Field] = &[
     one(3, "status", Shape::Message(ACCESS_STATUS)),
 ];
 
-const SELF_SUBJECT_RULES_REVIEW: &[Field] = &[
+pub(super) const SELF_SUBJECT_RULES_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(2, "spec", Shape::Message(&[one(1, "namespace", Shape::Text)])),
     one(
@@ -537,7 +500,7 @@ const SELF_SUBJECT_RULES_REVIEW: &[Field] = &[
     ),
 ];
 
-const SUBJECT_ACCESS_REVIEW: &[Field] = &[
+pub(super) const SUBJECT_ACCESS_REVIEW: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
@@ -558,7 +521,7 @@ const SUBJECT_ACCESS_REVIEW: &[Field] = &[
     one(3, "status", Shape::Message(ACCESS_STATUS)),
 ];
 
-const DELETE_OPTIONS: &[Field] = &[
+pub(super) const DELETE_OPTIONS: &[Field] = &[
     one(1, "gracePeriodSeconds", Shape::Integer),
     one(
         2,

@@ -10,6 +10,7 @@ pub(super) mod cost;
 pub(crate) mod dynamic;
 mod library;
 mod lists;
+mod names;
 mod parts;
 pub(crate) mod problem;
 mod reads;

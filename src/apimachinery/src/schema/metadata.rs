@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::json_syntax::type_name;
 use serde_json::Value;
 
 use super::{FieldError, gotext, names};
+use rooflet_base::json_syntax::type_name;
 
 /// Members of an owner reference in the order of kube-apiserver's type.
 const OWNER_MEMBERS: [&str; 6] = [

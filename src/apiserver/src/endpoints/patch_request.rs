@@ -9,10 +9,10 @@ use crate::engine::{AppliedConfiguration, Warnings, decode_object, not_registere
 use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
-use rooflet_apimachinery::json_syntax;
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
 use rooflet_apimachinery::patch::strategic;
 use rooflet_apimachinery::schema::{FieldError, gotext};
+use rooflet_base::json_syntax;
 
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";

@@ -6,8 +6,7 @@ use super::update::check_name;
 use super::{Engine, PutError, ResultObject, Target, Warnings, WriteResult, ownership, validate};
 use crate::admission::Admitted;
 use crate::endpoints::options::WriteOptions;
-use crate::object;
-use crate::object::{managed_fields, metadata};
+use crate::object::{self, managed_fields, metadata};
 use crate::registry::resource::{Origin, Subresource};
 use crate::status::ApiError;
 

@@ -3,8 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Target;
-use crate::object;
-use crate::object::managed_fields;
+use crate::object::{self, managed_fields};
 use crate::registry::resource::{Origin, Resource, Subresource};
 use jiff::Timestamp;
 use rooflet_apimachinery::fields::{Manager, Managers, Operation, Tracked};

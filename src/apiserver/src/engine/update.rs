@@ -12,8 +12,7 @@ use super::{
 use crate::admission::Admitted;
 use crate::builtin::BuiltIn;
 use crate::endpoints::options::WriteOptions;
-use crate::object;
-use crate::object::{managed_fields, metadata};
+use crate::object::{self, managed_fields, metadata};
 use crate::registry::resource::{Origin, Resource, Subresource};
 use crate::status::{ApiError, Reason};
 use rooflet_apimachinery::schema::FieldError;

@@ -5,8 +5,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::Warnings;
 use crate::builtin::BuiltIn;
-use crate::object;
-use crate::object::metadata;
+use crate::object::{self, metadata};
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
 use rooflet_apimachinery::schema::{self, FieldError, gotext, metadata as rules};

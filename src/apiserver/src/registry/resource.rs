@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::builtin::BuiltIn;
-use crate::object;
-use crate::object::managed_fields;
 use crate::object::metadata::FinalizerRule;
+use crate::object::{self, managed_fields};
 use crate::status::GroupResource;
 use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
 use rooflet_apimachinery::schema::StructuralSchema;

@@ -11,10 +11,8 @@ use kube_cel::cel::{
     common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
-use super::dynamic::MEMBER;
-use super::library::NEGATE;
+use super::names::{AMONG, MEMBER, NEGATE, SELECT};
 use super::parts::parts_mut;
-use super::shape::{AMONG, SELECT};
 
 /// Cost unit: about the time to copy a number, 30 ns. The budget is about one second.
 type Ticks = u64;

@@ -13,12 +13,11 @@ use kube_cel::cel::{
 };
 use serde_json::{Map, Value, json};
 
+use super::names::MEMBER;
 use super::parts::parts_mut;
 use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, parse, shape};
 use crate::schema::node::Node;
 
-/// Selects a field. Unlike the crate's selection, a selection from a text or number is an error.
-pub(super) const MEMBER: &str = "@member";
 /// Variable with the fields of the composed variables of a policy.
 pub(crate) const COMPOSED: &str = "variables";
 /// Prefix of the name of a composed variable.

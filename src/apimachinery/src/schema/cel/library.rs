@@ -16,11 +16,9 @@ use kube_cel::{
 };
 use regex::Regex;
 
+use super::names::NEGATE;
 use super::{budget, dynamic, shape, time_zone};
 use crate::schema::pattern;
-
-/// Unary minus.
-pub(super) const NEGATE: &str = "@negate";
 
 /// Maximum number of cached patterns.
 const PATTERNS_MAX: usize = 64;

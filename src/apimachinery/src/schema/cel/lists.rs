@@ -11,8 +11,9 @@ use kube_cel::cel::{
 
 use super::{
     escape,
+    names::{AMONG, SELECT},
     parts::parts_mut,
-    shape::{AMONG, MERGE, SAME, SELECT, Shape},
+    shape::{MERGE, SAME, Shape},
 };
 use crate::schema::node::{ListType, Node};
 

@@ -8,19 +8,16 @@ use kube_cel::cel::{
     objects::{Key, Opaque, OptionalValue},
 };
 
+use super::names::{AMONG, SELECT};
 use super::{budget, escape};
 use crate::schema::node::{Additional, ListType, Node};
 
 /// Compares two values of this shape.
 pub(super) const SAME: &str = "@same";
-/// Checks whether a list with items of this shape contains a value.
-pub(super) const AMONG: &str = "@among";
 /// Merges two lists: items of the first, then items of the second that the first does not contain.
 /// If the keys are equal, the second list's item replaces the first's in place. As in Kubernetes,
 /// merged sets have no duplicates, but a map keeps duplicates of the second list.
 pub(super) const MERGE: &str = "@merge";
-/// Selects a field of an object or optional object as an optional. Null has no fields.
-pub(super) const SELECT: &str = "@select";
 
 /// Parts of a value that are not compared item by item. Values of the same schema have the same
 /// shape.
