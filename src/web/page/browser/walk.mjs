@@ -124,6 +124,10 @@ try {
     await open('deployment');
     await page.getByRole('button', { name: 'Changes since 1' }).click();
     await page.getByText('contextTokens: 6144').waitFor();
+    // Any two revisions can be compared, also an old one with the newest.
+    await page.getByRole('button', { name: 'Compare' }).click();
+    await page.locator('.diff-line.removed', { hasText: 'contextTokens: 6144' }).waitFor();
+    assert.deepEqual(await page.getByLabel('Compare with revision').locator('option').allInnerTexts(), ['2']);
     await page.getByRole('button', { name: 'Promote fully' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Promote fully' }).click();
     await until('rolled out', () => kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.stableRevision}') === kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.revision}'));

@@ -5,7 +5,8 @@ import type { FleetNode, ModelReplica } from '../api/kinds';
 import { bandwidth, number, short } from '../format/text';
 import { Empty } from './State';
 
-const WIDTH = 640;
+/** Maximum width. A smaller screen gets a narrower drawing instead of smaller text. */
+const MAX_WIDTH = 640;
 const HEIGHT = 320;
 const LEFT = 56;
 const RIGHT = 14;
@@ -18,9 +19,10 @@ export function RooflinePicture({ node, replicas }: { node: FleetNode; replicas:
     return <Empty title="No bandwidth is known">The agent has not measured this Mac, and its chip has no data sheet.</Empty>;
   }
   const { roofs, points, x, y } = picture;
+  const width = Math.min(MAX_WIDTH, innerWidth - 40);
   const scale = (value: number, [low, high]: [number, number], from: number, to: number) =>
     from + ((Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low))) * (to - from);
-  const atX = (value: number) => scale(value, x, LEFT, WIDTH - RIGHT);
+  const atX = (value: number) => scale(value, x, LEFT, width - RIGHT);
   const atY = (value: number) => scale(value, y, HEIGHT - BOTTOM, TOP);
   const roofLine = (bytesPerSecond: number) => `M${atX(x[0])} ${atY(bytesPerSecond / x[0])}L${atX(x[1])} ${atY(bytesPerSecond / x[1])}`;
   const gigabytes = (value: number) => short(value / 1e9);
@@ -33,11 +35,11 @@ export function RooflinePicture({ node, replicas }: { node: FleetNode; replicas:
   const labels = placeLabels(points.map((point) => {
     const roof = roofs[0]!.bytesPerSecond / point.bytesPerStep;
     return { name: point.name, x: atX(point.bytesPerStep), y: atY(point.measured ?? point.predicted?.p50 ?? roof) };
-  }));
+  }), width);
   return (
     <figure class="roofline">
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`Roofline: ${summary}`}>
-        <clipPath id="plot-area"><rect x={LEFT} y={TOP} width={WIDTH - LEFT - RIGHT} height={HEIGHT - TOP - BOTTOM} /></clipPath>
+      <svg viewBox={`0 0 ${width} ${HEIGHT}`} role="img" aria-label={`Roofline: ${summary}`}>
+        <clipPath id="plot-area"><rect x={LEFT} y={TOP} width={width - LEFT - RIGHT} height={HEIGHT - TOP - BOTTOM} /></clipPath>
         {ticks(x).map((value) => (
           <g key={value} class="tick">
             <line x1={atX(value)} x2={atX(value)} y1={TOP} y2={HEIGHT - BOTTOM} />
@@ -46,11 +48,11 @@ export function RooflinePicture({ node, replicas }: { node: FleetNode; replicas:
         ))}
         {ticks(y).map((value) => (
           <g key={value} class="tick">
-            <line x1={LEFT} x2={WIDTH - RIGHT} y1={atY(value)} y2={atY(value)} />
+            <line x1={LEFT} x2={width - RIGHT} y1={atY(value)} y2={atY(value)} />
             <text x={LEFT - 7} y={atY(value) + 3.5} text-anchor="end">{short(value)}</text>
           </g>
         ))}
-        <text class="axis-title" x={(LEFT + WIDTH - RIGHT) / 2} y={HEIGHT - 6} text-anchor="middle">GB read per decode step</text>
+        <text class="axis-title" x={(LEFT + width - RIGHT) / 2} y={HEIGHT - 6} text-anchor="middle">GB read per decode step</text>
         <text class="axis-title" x="12" y={(TOP + HEIGHT - BOTTOM) / 2} text-anchor="middle" transform={`rotate(-90 12 ${(TOP + HEIGHT - BOTTOM) / 2})`}>tokens/s of a stream</text>
         <g clip-path="url(#plot-area)">
           {roofs.map((roof) => <path key={roof.basis} class={`roof ${roof.basis === 'Measured' ? 'measured' : 'nominal'}`} d={roofLine(roof.bytesPerSecond)} />)}
@@ -89,13 +91,13 @@ interface Label {
 }
 
 /** Places labels beside their points, at least 13 px apart. */
-function placeLabels(points: { name: string; x: number; y: number }[]): Label[] {
+function placeLabels(points: { name: string; x: number; y: number }[], width: number): Label[] {
   const placed: { x: number; y: number }[] = [];
   const labels: Label[] = new Array(points.length);
   const indices = points.map((_, index) => index).sort((a, b) => points[a]!.y - points[b]!.y);
   for (const index of indices) {
     const point = points[index]!;
-    const end = point.x > WIDTH * 0.72;
+    const end = point.x > width * 0.72;
     let y = point.y + 4;
     for (const other of placed) {
       if (Math.abs(other.x - point.x) < 110 && y - other.y < 13) y = Math.max(y, other.y + 13);

@@ -194,12 +194,15 @@ function Course({ deployment, own, history }: { deployment: ModelDeployment; own
 
 function History({ deployment, history, mayUndo, onUndo }: { deployment: ModelDeployment; history: ModelRevision[]; mayUndo: boolean; onUndo: (revision: ModelRevision) => void }) {
   const [shown, setShown] = useState<string>();
+  const [chosen, setChosen] = useState<string>();
   if (history.length === 0) return <p class="muted">{revisions.sync.value === 'forbidden' ? 'You may not list revisions.' : 'No revision yet.'}</p>;
   const [current] = history;
   return (
     <ul class="history">
       {history.map((revision, index) => {
-        const older = history[index + 1];
+        const others = history.filter((other) => other !== revision);
+        const older = history[index + 1] ?? others[0];
+        const base = others.find((other) => other.metadata.name === chosen) ?? older;
         const open = shown === revision.metadata.name;
         const same = revision === current || undoPatch(deployment, revision) === undefined;
         return (
@@ -209,11 +212,16 @@ function History({ deployment, history, mayUndo, onUndo }: { deployment: ModelDe
               <span class="history-name"><code>{revision.metadata.name}</code>{revision === current && <span class="tag">newest</span>}{deployment.status?.rollout?.stableRevision === revision.metadata.name && <span class="tag">stable</span>}</span>
               <span class="muted"><Age at={revision.metadata.creationTimestamp} /></span>
               <span class="history-actions">
-                {older && <button type="button" class="button small" aria-expanded={open} onClick={() => setShown(open ? undefined : revision.metadata.name)}>{open ? 'Hide' : `Changes since ${older.spec.revision}`}</button>}
+                {older && <button type="button" class="button small" aria-expanded={open} onClick={() => { setShown(open ? undefined : revision.metadata.name); setChosen(undefined); }}>{open ? 'Hide' : older === history[index + 1] ? `Changes since ${older.spec.revision}` : 'Compare'}</button>}
                 {mayUndo && !same && <button type="button" class="button small" disabled={deployment.spec.paused} onClick={() => onUndo(revision)}>Roll back to {revision.spec.revision}</button>}
               </span>
             </div>
-            {open && older && <DiffView lines={diffLines(template(older), template(revision))} />}
+            {open && base && (
+              <>
+                <label class="field"><span>Compare with revision</span><select value={base.metadata.name} onChange={(event) => setChosen(event.currentTarget.value)}>{others.map((other) => <option key={other.metadata.name} value={other.metadata.name}>{other.spec.revision}</option>)}</select></label>
+                <DiffView lines={diffLines(template(base), template(revision))} />
+              </>
+            )}
           </li>
         );
       })}
