@@ -19,7 +19,8 @@ use crate::{
 
 const MODULE: &str = "k8s.io/apiextensions-apiserver";
 const FIXTURE: &str = include_str!("../../../e2e/kubernetes/upstream/server.go");
-const PROGRAM: &str = "apiextensions.test";
+/// The tests compare the manager of their fields, which is the name of the program, with this name.
+const PROGRAM: &str = "integration.test";
 
 /// Returns the path of the program, or `None` if Go is not installed. The first call builds it, which
 /// takes about 4 minutes of one core.
@@ -32,7 +33,7 @@ pub(super) fn prepare() -> Result<Option<PathBuf>> {
         .lines()
         .filter(|line| line.starts_with(MODULE))
         .collect();
-    let prefix = Prefix::locate_by_recipe("kubernetes-upstream", &[GO, FIXTURE, &pinned.concat()])?;
+    let prefix = Prefix::locate_by_recipe("kubernetes-upstream", &[GO, FIXTURE, PROGRAM, &pinned.concat()])?;
     if !prefix.is_ready() {
         if !console::is_installed("go") {
             return Ok(None);
