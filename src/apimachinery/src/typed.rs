@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::schema::builtin as upstream;
 use crate::schema::builtin::REFERENCE_PREFIX;
 use crate::time::{format_micro_time, format_time};
+use rooflet_base::json_syntax::type_name;
 
 const PACKAGE_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
@@ -257,16 +258,8 @@ impl Place {
     }
 
     fn mismatch(&self, value: &Value, expected: &str) -> DecodeTypeError {
-        let found = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "bool",
-            Value::Number(_) => "number",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
         DecodeTypeError::Mismatch {
-            found: found.to_owned(),
+            found: type_name(value).to_owned(),
             field: match self.go_path.as_str() {
                 "" => None,
                 path => Some(format!("{}.{path}", self.go_struct)),
