@@ -10,7 +10,7 @@ use super::pressure::Pressure;
 use super::probe::{ProbeState, ProbeStep};
 use crate::replica::rfc3339;
 use crate::workers::crash::reduction_percent;
-use rooflet_api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Truth, condition_type, is_true};
+use rooflet_api::conditions::{AGENT_STOPPED, PROBE_EXPIRED, SIMULATED_CHIP, Truth, condition_type};
 use rooflet_api::v1alpha1::{PlausibilityVerdict, PowerSource, ThermalState};
 use rooflet_base::units::Bytes;
 use rooflet_roofline::chip::{self, MatrixUnits};
@@ -49,31 +49,38 @@ impl<'a> NodeCondition<'a> {
     }
 }
 
-/// Returns all conditions that the machine supports, in display order.
+/// Returns the conditions that the machine supports, in display order. `before` are its current
+/// conditions.
+///
+/// Conditions that do not concern every node are absent until they are true for the first time, so
+/// that the description of a node stays short.
 pub(crate) fn conditions<'a>(
     facts: &NodeFacts<'a>,
     before: &[Condition],
     now: Timestamp,
 ) -> impl Iterator<Item = NodeCondition<'a>> {
-    [
-        Some(ready(facts)),
-        Some(memory_pressure(facts)),
-        Some(disk_pressure(facts)),
+    let occasional = [
         thermal_pressure(facts),
         on_battery(facts),
         lid_closed(facts),
         user_present(facts),
         Some(quiet_hours(facts)),
-        wired_memory_leaked(facts, before),
-        reboot_required(facts, before),
+        Some(wired_memory_leaked(facts)),
+        Some(reboot_required(facts)),
         low_power_mode(facts),
-        memory_reduced(facts, before),
+        Some(memory_reduced(facts)),
         matrix_units_unused(facts),
-        anonymous_access(facts),
-        Some(probe_fresh(facts, now)),
-    ]
-    .into_iter()
-    .flatten()
+        Some(anonymous_access(facts)),
+    ];
+    let has_occurred = |condition: &NodeCondition<'_>| {
+        condition.truth != Truth::False || before.iter().any(|known| known.type_ == condition.kind)
+    };
+    let occasional: Vec<_> = occasional.into_iter().flatten().filter(has_occurred).collect();
+    let always = [ready(facts), memory_pressure(facts), disk_pressure(facts)];
+    always
+        .into_iter()
+        .chain(occasional)
+        .chain([probe_fresh(facts, now)])
 }
 
 fn ready<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
@@ -185,12 +192,11 @@ fn low_power_mode<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     ))
 }
 
-/// Returns `None` if no watchdog panic has reduced this node's memory.
-fn memory_reduced<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<NodeCondition<'a>> {
+fn memory_reduced<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
     let kind = condition_type::MEMORY_REDUCED;
     match facts.reports.watchdog_panics {
-        0 => is_true(before, kind).then(|| NodeCondition::new(kind, Truth::False, "NoWatchdogPanic", "")),
-        panics => Some(NodeCondition::new(
+        0 => NodeCondition::new(kind, Truth::False, "NoWatchdogPanic", ""),
+        panics => NodeCondition::new(
             kind,
             Truth::True,
             "WatchdogPanic",
@@ -199,7 +205,7 @@ fn memory_reduced<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<Nod
                  reduced by {} %. Serve smaller models, or run fewer other programs",
                 reduction_percent(panics)
             ),
-        )),
+        ),
     }
 }
 
@@ -219,17 +225,13 @@ fn matrix_units_unused<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
     })
 }
 
-/// Returns `None` if clients authenticate, or if the agent serves this machine only.
-fn anonymous_access<'a>(facts: &NodeFacts<'a>) -> Option<NodeCondition<'a>> {
-    let message =
-        "the agent was started with --allow-anonymous: every client that reaches it can send requests";
-    let condition = NodeCondition::new(
-        condition_type::ANONYMOUS_ACCESS,
-        Truth::True,
+fn anonymous_access<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
+    let anonymous = (
         "AllowAnonymous",
-        message,
+        "the agent was started with --allow-anonymous: every client that reaches it can send requests",
     );
-    facts.is_anonymous.then_some(condition)
+    let kind = condition_type::ANONYMOUS_ACCESS;
+    NodeCondition::adverse(kind, facts.is_anonymous, anonymous, "AccessRestricted")
 }
 
 /// Returns `None` for a machine without a lid.
@@ -259,34 +261,26 @@ fn quiet_hours<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
     NodeCondition::adverse(condition_type::QUIET_HOURS, facts.quiet, quiet, "ServingHours")
 }
 
-fn wired_memory_leaked<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<NodeCondition<'a>> {
+fn wired_memory_leaked<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
     let message = |leaked| {
         format!("{leaked} stayed wired after the last worker exited: restart the machine to free it")
     };
-    wired_memory_condition(condition_type::WIRED_MEMORY_LEAKED, facts, before, message)
+    wired_memory_condition(condition_type::WIRED_MEMORY_LEAKED, facts, message)
 }
 
-fn reboot_required<'a>(facts: &NodeFacts<'a>, before: &[Condition]) -> Option<NodeCondition<'a>> {
+fn reboot_required<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
     let message = |_| "wired memory has leaked: restart the machine to free it".to_owned();
-    wired_memory_condition(condition_type::REBOOT_REQUIRED, facts, before, message)
+    wired_memory_condition(condition_type::REBOOT_REQUIRED, facts, message)
 }
 
-/// Returns `None` if no memory has leaked on this node.
 fn wired_memory_condition<'a>(
     kind: &'static str,
     facts: &NodeFacts<'a>,
-    before: &[Condition],
     message: impl Fn(Bytes) -> String,
-) -> Option<NodeCondition<'a>> {
+) -> NodeCondition<'a> {
     match facts.leaked {
-        Some(leaked) => Some(NodeCondition::new(
-            kind,
-            Truth::True,
-            "MemoryStaysWired",
-            message(leaked),
-        )),
-        None => is_true(before, condition_type::WIRED_MEMORY_LEAKED)
-            .then(|| NodeCondition::new(kind, Truth::False, "MemoryCameBack", "")),
+        Some(leaked) => NodeCondition::new(kind, Truth::True, "MemoryStaysWired", message(leaked)),
+        None => NodeCondition::new(kind, Truth::False, "MemoryCameBack", ""),
     }
 }
 

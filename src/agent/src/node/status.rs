@@ -202,6 +202,15 @@ mod tests {
 
     #[track_caller]
     fn check(change: impl FnOnce(&mut NodeFacts<'_>), expect: &str) -> FleetNodeStatus {
+        check_after(&FleetNodeStatus::default(), change, expect)
+    }
+
+    #[track_caller]
+    fn check_after(
+        previous: &FleetNodeStatus,
+        change: impl FnOnce(&mut NodeFacts<'_>),
+        expect: &str,
+    ) -> FleetNodeStatus {
         let fake = FakeHost::new("mini-1", Bytes::gib(16));
         let host = Host::Fake(fake);
         let identity = host.identity();
@@ -231,7 +240,7 @@ mod tests {
         };
         change(&mut facts);
         let now = "2026-01-08T00:00:00Z".parse().unwrap();
-        let status = node_status(&facts, &FleetNodeStatus::default(), now);
+        let status = node_status(&facts, previous, now);
         let shown: Vec<_> = status
             .conditions
             .iter()
@@ -250,7 +259,7 @@ mod tests {
     fn reports_capacity_and_conditions() {
         let status = check(
             |_| {},
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/NotMeasured",
         );
         assert_eq!(status.summary.memory, "15.2Gi/16.0Gi");
         assert_eq!(status.summary.free_memory, "11.2Gi");
@@ -265,7 +274,7 @@ mod tests {
     fn replicas_and_free_memory_are_use_and_conditions_are_not() {
         let status = check(
             |_| {},
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/NotMeasured",
         );
         assert!(!differs_in_use_only(&status, &status));
         let mut used = status.clone();
@@ -285,7 +294,7 @@ mod tests {
     fn simulated_machine_is_never_reported_as_measured() {
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(ProbeState::simulated())),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/SimulatedChip",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/SimulatedChip",
         );
         assert_eq!((status.speed, status.allocatable.memory_bandwidth), (None, None));
     }
@@ -331,7 +340,7 @@ mod tests {
         let fresh = measured("2026-01-02T00:00:00Z");
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(fresh)),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=True/Measured",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=True/Measured",
         );
         assert_eq!(status.summary.bandwidth, "112GB/s");
         assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
@@ -345,7 +354,7 @@ mod tests {
         let old = measured("2026-01-01T00:00:00Z");
         check(
             |facts| facts.probe = Box::leak(Box::new(old)),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours ProbeFresh=False/Expired",
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/Expired",
         );
     }
 
@@ -377,8 +386,8 @@ mod tests {
                 facts.quiet = true;
             },
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
-             ThermalPressure=True/ThermalStateSerious OnBattery=True/BatteryPower LidClosed=False/LidOpen \
-             UserPresent=False/UserIdle QuietHours=True/QuietHours ProbeFresh=False/NotMeasured",
+             ThermalPressure=True/ThermalStateSerious OnBattery=True/BatteryPower \
+             QuietHours=True/QuietHours ProbeFresh=False/NotMeasured",
         );
         check(
             |facts| {
@@ -387,21 +396,17 @@ mod tests {
                 facts.presence.idle = Some(PRESENT_WITHIN - Duration::from_secs(1));
             },
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
-             ThermalPressure=False/ThermalStateNominal OnBattery=False/ExternalPower UserPresent=True/UserActive \
-             QuietHours=False/ServingHours ProbeFresh=False/NotMeasured",
+             UserPresent=True/UserActive \
+             ProbeFresh=False/NotMeasured",
         );
     }
 
     #[test]
     fn reports_matrix_units_that_the_engine_does_not_use() {
-        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours";
+        let usual =
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
         for (chip, system, is_built, expect) in [
-            (
-                "Apple M5",
-                "macOS 26.2",
-                Some(true),
-                "MatrixUnitsUnused=False/MatrixUnitsUsed ",
-            ),
+            ("Apple M5", "macOS 26.2", Some(true), ""),
             (
                 "Apple M5",
                 "macOS 26.2",
@@ -443,17 +448,39 @@ mod tests {
     }
 
     #[test]
+    fn condition_remains_after_it_was_true() {
+        let on_battery = check(
+            |facts| facts.power.source = PowerSource::Battery,
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             OnBattery=True/BatteryPower ProbeFresh=False/NotMeasured",
+        );
+        check_after(
+            &on_battery,
+            |facts| facts.power.source = PowerSource::Ac,
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             OnBattery=False/ExternalPower ProbeFresh=False/NotMeasured",
+        );
+    }
+
+    #[test]
     fn anonymous_access_is_a_condition() {
-        check(
+        let anonymous = check(
             |facts| facts.is_anonymous = true,
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
-             QuietHours=False/ServingHours AnonymousAccess=True/AllowAnonymous ProbeFresh=False/NotMeasured",
+             AnonymousAccess=True/AllowAnonymous ProbeFresh=False/NotMeasured",
+        );
+        check_after(
+            &anonymous,
+            |_| {},
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             AnonymousAccess=False/AccessRestricted ProbeFresh=False/NotMeasured",
         );
     }
 
     #[test]
     fn wired_memory_requires_reboot_until_it_is_freed() {
-        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable QuietHours=False/ServingHours";
+        let usual =
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
         let leaked = check(
             |facts| facts.leaked = Some(Bytes::gib(35)),
             &format!(
@@ -492,7 +519,7 @@ mod tests {
                 }));
                 facts.stopping = true;
             },
-            "Ready=False/AgentStopped MemoryPressure=True/MemoryLow DiskPressure=True/DiskLow QuietHours=False/ServingHours ProbeFresh=False/ProbeFailed",
+            "Ready=False/AgentStopped MemoryPressure=True/MemoryLow DiskPressure=True/DiskLow ProbeFresh=False/ProbeFailed",
         );
     }
 }
