@@ -110,6 +110,16 @@ fn gitops_tools_read_the_health_of_objects() {
     let nodes = kubectl.json("mac").expect("nodes");
     let node = nodes["items"][0]["metadata"]["name"].as_str().expect("a name");
     reads(&format!("mac {node}"), "Current", "");
+    let replicas = kubectl.json("mrep").expect("replicas");
+    let replica = replicas["items"][0]["metadata"]["name"].as_str().expect("a name");
+    reads(&format!("mrep {replica}"), "Current", "");
+    kubectl
+        .apply(
+            "{apiVersion: rooflet.dev/v1alpha1, kind: FleetNode, metadata: {name: without-agent}, spec: {}}",
+        )
+        .ok();
+    reads("mac without-agent", "InProgress", "");
+    kubectl.run("delete mac without-agent").ok();
 
     // The controller has not processed a new generation.
     let mut newer = ready.clone();

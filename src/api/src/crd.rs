@@ -18,8 +18,8 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     let definitions = [
         with_unobserved_status(ModelDeployment::crd()),
         ModelRevision::crd(),
-        ModelReplica::crd(),
-        FleetNode::crd(),
+        with_unobserved_status(ModelReplica::crd()),
+        with_unobserved_status(FleetNode::crd()),
         with_unobserved_status(PerformanceClaim::crd()),
         with_unobserved_status(CapacityPlan::crd()),
         ApiKey::crd(),
@@ -54,7 +54,7 @@ fn drop_unsigned(schema: &mut JSONSchemaProps) {
 }
 
 /// Sets the default of `status`: no generation is observed. Without it, tools that follow kstatus read
-/// a new object as complete until the controller has written its status.
+/// a new object as complete until the controller or agent has written its status.
 fn with_unobserved_status(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let schema = version.schema.as_mut();

@@ -18,14 +18,12 @@ pub const FIELD_MANAGER: &str = "rooflet";
 pub async fn patch_status<K>(api: &Api<K>, object: &K, status: &K::Status) -> Result<Option<K>, ApiError>
 where
     K: Resource + HasStatus + Clone + DeserializeOwned + Debug,
-    K::Status: Serialize + PartialEq,
+    K::Status: Serialize + PartialEq + Default,
 {
     if object.status() == Some(status) {
         return Ok(None);
     }
-    let value = |status: &K::Status| serde_json::to_value(status).expect("a status has only string keys");
-    let before = object.status().map_or(Value::Null, value);
-    let Some(change) = merge_diff(&before, &value(status)) else {
+    let Some(change) = status_change(object.status(), status) else {
         return Ok(None);
     };
     let patch = json!({
@@ -40,6 +38,23 @@ where
         .patch_status(&object.name_any(), &params, &Patch::Merge(&patch))
         .await?;
     Ok(Some(written))
+}
+
+/// Returns the merge patch from the status `before` to `after`.
+///
+/// A status that is empty besides the generation comes from the definition of its kind. It is treated as
+/// absent, because the stored object lacks the fields that the type requires, such as a phase.
+fn status_change<S: Serialize + Default>(before: Option<&S>, after: &S) -> Option<Value> {
+    let value = |status: &S| serde_json::to_value(status).expect("a status has only string keys");
+    let is_reported = |before: &Value| {
+        let mut default = value(&S::default());
+        if let Some(generation) = before.get("observedGeneration") {
+            default["observedGeneration"] = generation.clone();
+        }
+        *before != default
+    };
+    let before = before.map(value).filter(is_reported);
+    merge_diff(&before.unwrap_or(Value::Null), &value(after))
 }
 
 /// Returns the JSON merge patch (RFC 7386) from `before` to `after`, or `None` if they are equal.
@@ -102,6 +117,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[derive(Default, Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Status {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        observed_generation: Option<i64>,
+        phase: &'static str,
+    }
+
+    fn status(observed_generation: Option<i64>, phase: &'static str) -> Status {
+        Status {
+            observed_generation,
+            phase,
+        }
+    }
+
+    #[test]
+    fn first_status_has_all_fields() {
+        // The stored object is {"observedGeneration": -1}, without a phase.
+        let unreported = status(Some(-1), "");
+        let change = status_change(Some(&unreported), &status(Some(1), ""));
+        assert_eq!(change, Some(json!({"observedGeneration": 1, "phase": ""})));
+        let reported = status(Some(-1), "Ready");
+        let change = status_change(Some(&reported), &status(None, "Ready"));
+        assert_eq!(change, Some(json!({"observedGeneration": null})));
     }
 
     #[test]

@@ -42,7 +42,7 @@ const GAUGES: &[ComputedGauge] = &[
     },
     ComputedGauge {
         name: NODE_INFO,
-        help: "1 for each FleetNode, with its chip and versions.",
+        help: "1 for each FleetNode whose agent has reported, with its chip and versions.",
         labels: &["node", "chip", "operating_system", "engine", "agent_version"],
     },
     ComputedGauge {
@@ -185,17 +185,20 @@ impl Samples {
         self.add(NODE_CORDONED, &[&name], flag(is_cordoned));
         let Some(status) = &node.status else { return };
         let info = &status.node_info;
-        self.add(
-            NODE_INFO,
-            &[
-                &name,
-                &status.chip.name,
-                &info.operating_system,
-                &info.engine,
-                &info.agent_version,
-            ],
-            1.0,
-        );
+        let is_reported = !info.agent_version.is_empty();
+        if is_reported {
+            self.add(
+                NODE_INFO,
+                &[
+                    &name,
+                    &status.chip.name,
+                    &info.operating_system,
+                    &info.engine,
+                    &info.agent_version,
+                ],
+                1.0,
+            );
+        }
         for condition in &status.conditions {
             self.add(NODE_CONDITION, &[&name, &condition.type_, &condition.status], 1.0);
         }
@@ -358,6 +361,18 @@ mod tests {
                 .any(|line| line.contains("bandwidth") || line.contains("free")),
             "{lines:#?}"
         );
+    }
+
+    #[test]
+    fn node_without_an_agent_has_no_info() {
+        let node: FleetNode = serde_json::from_value(json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "FleetNode", "metadata": {"name": "spare"},
+            "spec": {"unschedulable": true}, "status": {"observedGeneration": -1},
+        }))
+        .expect("a node");
+        let mut samples = Samples::default();
+        samples.add_node(&node);
+        assert_eq!(text(&samples), ["rooflet_node_cordoned spare 1"]);
     }
 
     #[test]

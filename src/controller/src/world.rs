@@ -293,7 +293,7 @@ impl World {
     ) -> Result<bool, ApiError>
     where
         K: CachedKind + Resource<Scope = kube::core::NamespaceResourceScope> + HasStatus,
-        K::Status: Serialize + PartialEq,
+        K::Status: Serialize + PartialEq + Default,
     {
         let api = self.api::<K>(object.meta());
         self.status_by(api, cache, object, status).await
@@ -319,7 +319,7 @@ impl World {
     ) -> Result<bool, ApiError>
     where
         K: CachedKind + HasStatus,
-        K::Status: Serialize + PartialEq,
+        K::Status: Serialize + PartialEq + Default,
     {
         self.may_write()?;
         let written = patch_status(&api, object, status).await?;
