@@ -5,6 +5,7 @@
 //! formats the causes.
 
 mod budget;
+pub(super) mod checker;
 mod compile;
 pub(super) mod cost;
 pub(crate) mod dynamic;

@@ -83,7 +83,6 @@ pub(super) struct Node {
     pub(super) nullable: bool,
     pub(super) preserve_unknown: bool,
     pub(super) embedded: bool,
-    pub(super) int_or_string: bool,
     pub(super) default: Option<Value>,
     pub(super) properties: BTreeMap<String, Node>,
     pub(super) additional: Additional,
@@ -133,7 +132,6 @@ impl Node {
             nullable: flag("nullable"),
             preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
             embedded: flag("x-kubernetes-embedded-resource"),
-            int_or_string,
             default: schema
                 .get("default")
                 .filter(|default| !default.is_null())

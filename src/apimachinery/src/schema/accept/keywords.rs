@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{cel, cost::Costs};
-use crate::schema::cel::cost::{Decl, limit};
+use crate::schema::cel::checker::{Decl, limit};
 use crate::schema::compile::compile;
 use crate::schema::node::{Node, members, texts};
 use crate::schema::{FieldError, field_path};
@@ -425,15 +425,11 @@ fn rules(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Pla
     let Some(node) = node.filter(|_| found.schema.is_empty()) else {
         return;
     };
-    let decl = match place.limits_cost {
-        true => Decl::of(schema, place.is_root || node.embedded),
-        false => None,
-    };
+    let decl = Decl::of(schema, place.is_root || node.embedded);
     let spot = cel::Spot {
-        node,
-        is_root: place.is_root,
         uncorrelatable: place.uncorrelatable.as_deref(),
         decl: decl.as_ref(),
+        limits_cost: place.limits_cost,
         max_values: place.max_values,
     };
     for (index, rule) in list.iter().enumerate() {

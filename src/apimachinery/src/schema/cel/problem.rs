@@ -1,6 +1,16 @@
 //! Errors of expressions, in the form of kube-apiserver: the position, the source line and a caret.
 
-use kube_cel::cel::ParseErrors;
+use std::sync::Arc;
+
+use kube_cel::cel::{ParseErrors, common::ast::SourceInfo};
+
+/// Maximum number of problems in an error.
+const PROBLEMS_MAX: usize = 100;
+/// Character that no expression may contain.
+const ILLEGAL: &str = "\n$";
+/// Characters that are wider than a dot and a caret.
+const WIDE_DOT: char = '\u{ff0e}';
+const WIDE_CARET: char = '\u{ff3e}';
 
 /// Error in an expression, with its line (from 1) and column (from 0).
 #[derive(Debug)]
@@ -22,7 +32,7 @@ impl Problem {
         Self::at_offset(source, end.min(source.len()), text)
     }
 
-    fn at_offset(source: &str, offset: usize, text: String) -> Self {
+    pub(super) fn at_offset(source: &str, offset: usize, text: String) -> Self {
         let before = source.get(..offset).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Self {
@@ -30,6 +40,25 @@ impl Problem {
             column: before[line_start..].chars().count(),
             text,
         }
+    }
+}
+
+/// Places of the parts of an expression, by their identifiers.
+pub(super) struct Places(Option<Arc<SourceInfo>>);
+
+impl Places {
+    /// Finds the places in an expression that the parser accepts. It returns places only with errors,
+    /// so this parses the expression with an illegal character at its end.
+    pub(super) fn of(source: &str) -> Self {
+        let rejected = super::parse(&format!("{source}{ILLEGAL}")).err();
+        let error = rejected.and_then(|errors| errors.errors.into_iter().next());
+        Self(error.and_then(|error| error.source_info))
+    }
+
+    /// Returns the offset of a part in bytes.
+    pub(super) fn offset(&self, part: u64) -> usize {
+        let place = self.0.as_ref().and_then(|info| info.offset_for(part));
+        place.map_or(0, |(start, _)| start as usize)
     }
 }
 
@@ -69,7 +98,8 @@ pub(crate) struct CompilationError {
 }
 
 impl CompilationError {
-    pub(crate) fn new(expression: &str, problems: Vec<Problem>) -> Self {
+    pub(crate) fn new(expression: &str, mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|problem| (problem.line, problem.column));
         Self {
             expression: expression.to_owned(),
             problems,
@@ -78,17 +108,29 @@ impl CompilationError {
 }
 
 fn shown(source: &str, problems: &[Problem]) -> String {
-    let lines: Vec<String> = problems
+    let mut lines: Vec<String> = problems
         .iter()
+        .take(PROBLEMS_MAX)
         .map(|problem| {
             let Problem { line, column, text } = problem;
-            let snippet = source.lines().nth(line - 1).unwrap_or_default();
-            let dots = ".".repeat(*column);
-            format!(
-                "ERROR: <input>:{line}:{}: {text}\n | {snippet}\n | {dots}^",
-                column + 1
-            )
+            let snippet = source
+                .lines()
+                .nth(line - 1)
+                .unwrap_or_default()
+                .replace('\t', " ");
+            let mut characters = snippet.chars();
+            let before = characters.by_ref().take(*column);
+            let mut pointer: String = before
+                .map(|c| if c.is_ascii() { '.' } else { WIDE_DOT })
+                .collect();
+            let is_wide = characters.next().is_some_and(|c| !c.is_ascii());
+            pointer.push(if is_wide { WIDE_CARET } else { '^' });
+            let column = column + 1;
+            format!("ERROR: <input>:{line}:{column}: {text}\n | {snippet}\n | {pointer}")
         })
         .collect();
+    if let Some(more) = problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
+        lines.push(format!("{more} more errors were truncated"));
+    }
     lines.join("\n")
 }

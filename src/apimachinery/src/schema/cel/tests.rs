@@ -6,12 +6,12 @@ use super::escape;
 use crate::schema::{FieldError, StructuralSchema};
 
 /// Returns the causes of an update (or create, without `old`) with one rule on a node of the
-/// schema.
+/// schema. The types of the rule are not checked.
 fn causes(schema: Value, rule: Value, value: Value, old: Option<Value>) -> Vec<String> {
     let mut schema = schema;
     schema["x-kubernetes-validations"] = json!([rule]);
     let schema = json!({"type": "object", "properties": {"spec": schema}});
-    let schema = StructuralSchema::compile("s", &schema, false).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let schema = StructuralSchema::trusted(&schema);
     let old = old.map(|old| json!({"spec": old}));
     let errors = schema.validate(&json!({"spec": value}), old.as_ref());
     errors.iter().map(FieldError::summary).collect()
@@ -507,7 +507,7 @@ fn rejects_undeclared_functions() {
             .unwrap_or_default();
         errors.first().map(FieldError::summary).unwrap_or_default()
     };
-    for rule in ["undefined(self)", "self.undefined()", "math.undefined(1) > 0"] {
+    for rule in ["undefined(self)", "self.undefined()", "sets.undefined(1) > 0"] {
         let found = rejected(rule);
         assert!(
             found.contains("undeclared reference to 'undefined'"),
@@ -523,7 +523,7 @@ fn rejects_undeclared_functions() {
         assert!(rejected(rule).contains("undeclared reference"), "{rule}");
     }
     for rule in [
-        "math.greatest(1, 2) > 0 && sets.contains([1], [1]) && optional.none().hasValue()",
+        "sets.contains([1], [1]) && optional.none().hasValue()",
         "[1].isSorted() && 'a'.matches('a') && size('a') == 1 && has(self.metadata)",
         "url('https://a').getHost() == 'a' && isIP('::1') && format.dns1123Label().validate('a').hasValue()",
     ] {

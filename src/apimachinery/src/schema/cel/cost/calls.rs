@@ -4,10 +4,9 @@ use kube_cel::cel::common::ast::{Expr, LiteralValue};
 
 use super::{
     estimator::{Estimator, LIST, Operand},
-    path::ITEMS,
     size::{Size, parts, scaled},
-    types::Type,
 };
+use crate::schema::cel::checker::{ITEMS, Type};
 
 /// Cost of reading a character.
 const CHARACTER: f64 = 0.1;

@@ -9,13 +9,8 @@ use kube_cel::cel::{
     },
 };
 
-use super::{
-    decl::Decl,
-    path::{ITEMS, KEYS, Path, VALUES},
-    size::Size,
-    types::Type,
-    typing::{Typing, type_name},
-};
+use super::{path::Path, size::Size};
+use crate::schema::cel::checker::{Decl, ITEMS, KEYS, Type, Typing, VALUES, type_name};
 
 /// Cost of reading a variable or field.
 const READ: u64 = 1;

@@ -1,10 +1,6 @@
-//! Path of a value in the object: a variable, then fields, [`ITEMS`], [`KEYS`] or [`VALUES`].
+//! Path of a value in the object: a variable, then fields, `@items`, `@keys` or `@values`.
 
 use std::{cell::RefCell, rc::Rc};
-
-pub(super) const ITEMS: &str = "@items";
-pub(super) const KEYS: &str = "@keys";
-pub(super) const VALUES: &str = "@values";
 
 /// Path with the sharing of Go's slices, on which kube-apiserver's estimate depends: two paths
 /// that extend the same path may share memory, and the second then overwrites the first.

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, fs};
 
 use serde_json::{Value, json};
 
-use super::{Decl, estimate};
-use crate::schema::cel::parse;
+use super::estimate;
+use crate::schema::cel::checker::{Checked, Decl};
 
 fn fixture() -> Value {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../e2e/fixtures/cel_costs.json");
@@ -25,8 +25,9 @@ fn check(fixture: &Value, cases: &str) {
     for case in cases {
         let decl = decl(fixture, &case["schema"]);
         let expression = case["expression"].as_str().expect("a text");
-        let program = parse(expression).unwrap_or_else(|err| panic!("{expression}: {err}"));
-        let own = estimate(&program, &decl, case["optionalOldSelf"] == true);
+        let checked = Checked::new(expression, &decl, case["optionalOldSelf"] == true);
+        let checked = checked.unwrap_or_else(|err| panic!("{expression}: {err}"));
+        let own = estimate(&checked.program, &decl, &checked.typing);
         if Some(own) != case["cost"].as_u64() {
             let schema = &case["schema"];
             wrong.push(format!("{schema} {expression}: {own}, not {}", case["cost"]));
@@ -55,11 +56,32 @@ fn costs_of_messages_equal_those_of_kubernetes() {
 }
 
 #[test]
+fn errors_of_expressions_equal_those_of_kubernetes() {
+    let fixture = fixture();
+    let mut wrong = Vec::new();
+    for case in fixture["errors"].as_array().expect("a list") {
+        let decl = decl(&fixture, &case["schema"]);
+        let expression = case["expression"].as_str().expect("a text");
+        let own = match Checked::new(expression, &decl, case["optionalOldSelf"] == true) {
+            Err(err) => err.to_string(),
+            Ok(checked) if checked.is_bool() => "accepted".to_owned(),
+            Ok(_) => "cel expression must evaluate to a bool".to_owned(),
+        };
+        if case["error"] != own {
+            let schema = &case["schema"];
+            let theirs = case["error"].as_str().unwrap_or_default();
+            wrong.push(format!("{schema} {expression}:\n{own}\nKubernetes:\n{theirs}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
 fn functions_have_the_overloads_of_kubernetes() {
     let fixture = fixture();
     let theirs = fixture["functions"].as_array().expect("a list").iter();
     let theirs: BTreeSet<&str> = theirs.filter_map(Value::as_str).collect();
-    let ours = include_str!("functions.txt").lines();
+    let ours = include_str!("../checker/functions.txt").lines();
     let ours: BTreeSet<&str> = ours.filter(|line| !line.starts_with('#')).collect();
     let unknown: Vec<_> = ours.difference(&theirs).collect();
     assert!(unknown.is_empty(), "not in Kubernetes: {unknown:#?}");
@@ -79,8 +101,8 @@ fn functions_have_the_overloads_of_kubernetes() {
 #[test]
 fn growth_of_types_is_limited() {
     let expression = format!("[{{1: 1}}]{}.size() > 0", ".map(a, {a: a})".repeat(40));
-    let program = parse(&expression).expect("an expression");
     let schema = json!({"type": "string"});
     let decl = Decl::of(schema.as_object().expect("an object"), false).expect("a declaration");
-    assert!(estimate(&program, &decl, false) > 40 * 30);
+    let checked = Checked::new(&expression, &decl, false).expect("an expression");
+    assert!(estimate(&checked.program, &decl, &checked.typing) > 40 * 30);
 }

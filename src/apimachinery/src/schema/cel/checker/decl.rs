@@ -4,9 +4,13 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::{Map, Value, json};
 
-use super::path::{ITEMS, KEYS, VALUES};
 use crate::schema::cel::escape;
 use crate::schema::node::{members, texts};
+
+/// Members of a path below lists and maps.
+pub(in crate::schema::cel) const ITEMS: &str = "@items";
+pub(in crate::schema::cel) const KEYS: &str = "@keys";
+pub(in crate::schema::cel) const VALUES: &str = "@values";
 
 /// Maximum size of a request of kube-apiserver.
 const REQUEST_BYTES: u64 = 3 << 20;
@@ -22,7 +26,7 @@ const CHARACTER_BYTES: u64 = 4;
 /// Declared type of a node.
 #[derive(Debug)]
 pub(in crate::schema) struct Decl {
-    pub(super) kind: Kind,
+    pub(in crate::schema::cel) kind: Kind,
     /// Maximum number of characters, bytes, items or entries.
     max_elements: u64,
     /// Size of the smallest value in JSON.
@@ -30,7 +34,7 @@ pub(in crate::schema) struct Decl {
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(in crate::schema::cel) enum Kind {
     Dyn,
     Bool,
     Int,
@@ -156,7 +160,7 @@ impl Decl {
     }
 
     /// Returns the maximum number of elements of the value at a path below this node.
-    pub(super) fn max_elements(&self, members: &[impl AsRef<str>]) -> Option<u64> {
+    pub(in crate::schema::cel) fn max_elements(&self, members: &[impl AsRef<str>]) -> Option<u64> {
         let mut decl = self;
         for name in members {
             decl = decl.member(name.as_ref())?;
@@ -173,7 +177,7 @@ impl Decl {
         }
     }
 
-    pub(super) fn field(&self, name: &str) -> Option<&Self> {
+    pub(in crate::schema::cel) fn field(&self, name: &str) -> Option<&Self> {
         match &self.kind {
             Kind::Object(fields) => fields.get(name),
             Kind::Dyn

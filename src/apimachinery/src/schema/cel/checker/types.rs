@@ -6,7 +6,7 @@ use super::decl::{Decl, Kind};
 
 /// Type of an expression.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Type<'d> {
+pub(in crate::schema::cel) enum Type<'d> {
     /// Type of an expression with a type error, which fits everywhere.
     Error,
     Dyn,
@@ -34,7 +34,7 @@ pub(super) enum Type<'d> {
 
 /// Object of the schema. Two objects have the same type if they are at the same node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object<'d>(pub(super) &'d Decl);
+pub(in crate::schema::cel) struct Object<'d>(pub(in crate::schema::cel) &'d Decl);
 
 impl PartialEq for Object<'_> {
     fn eq(&self, other: &Self) -> bool {
@@ -42,10 +42,10 @@ impl PartialEq for Object<'_> {
     }
 }
 
-pub(super) const OPTIONAL: &str = "optional";
+pub(in crate::schema::cel) const OPTIONAL: &str = "optional";
 
 impl<'d> Type<'d> {
-    pub(super) fn of(decl: &'d Decl) -> Self {
+    pub(in crate::schema::cel) fn of(decl: &'d Decl) -> Self {
         match &decl.kind {
             Kind::Dyn => Self::Dyn,
             Kind::Bool => Self::Bool,
@@ -61,20 +61,20 @@ impl<'d> Type<'d> {
         }
     }
 
-    pub(super) fn list(item: Self) -> Self {
+    pub(in crate::schema::cel) fn list(item: Self) -> Self {
         Self::List(Arc::new(item))
     }
 
-    pub(super) fn map(key: Self, value: Self) -> Self {
+    pub(in crate::schema::cel) fn map(key: Self, value: Self) -> Self {
         Self::Map(Arc::new((key, value)))
     }
 
-    pub(super) fn optional(content: Self) -> Self {
+    pub(in crate::schema::cel) fn optional(content: Self) -> Self {
         Self::Opaque(OPTIONAL, Some(Arc::new(content)))
     }
 
     /// Returns the content of an optional, and whether the type is one.
-    pub(super) fn unwrapped(self) -> (Self, bool) {
+    pub(in crate::schema::cel) fn unwrapped(self) -> (Self, bool) {
         if let Self::Opaque(OPTIONAL, Some(content)) = &self {
             ((**content).clone(), true)
         } else {
@@ -83,7 +83,7 @@ impl<'d> Type<'d> {
     }
 
     /// Returns true if the type has at most this number of parts, and subtracts them.
-    pub(super) fn is_within(&self, parts: &mut usize) -> bool {
+    pub(in crate::schema::cel) fn is_within(&self, parts: &mut usize) -> bool {
         let Some(left) = parts.checked_sub(1) else {
             return false;
         };
@@ -117,12 +117,12 @@ impl<'d> Type<'d> {
     }
 
     /// Returns the first parameter.
-    pub(super) fn parameter(&self) -> Option<&Self> {
+    pub(in crate::schema::cel) fn parameter(&self) -> Option<&Self> {
         self.parts().next()
     }
 
     /// Returns true if all values have the same size.
-    pub(super) fn is_scalar(&self) -> bool {
+    pub(in crate::schema::cel) fn is_scalar(&self) -> bool {
         match self {
             Self::Bool | Self::Int | Self::Uint | Self::Double | Self::Timestamp | Self::Duration => true,
             Self::Opaque(OPTIONAL, Some(content)) => content.is_scalar(),
@@ -172,20 +172,20 @@ impl<'d> Type<'d> {
 
 /// Bindings of type parameters.
 #[derive(Debug, Default)]
-pub(super) struct Bindings<'d> {
+pub(in crate::schema::cel) struct Bindings<'d> {
     bound: Vec<Option<Type<'d>>>,
     /// Earlier bindings, to undo a failed unification.
     undo: Vec<(usize, Option<Type<'d>>)>,
 }
 
 impl<'d> Bindings<'d> {
-    pub(super) fn fresh(&mut self) -> Type<'d> {
+    pub(in crate::schema::cel) fn fresh(&mut self) -> Type<'d> {
         self.bound.push(None);
         Type::Parameter(self.bound.len() - 1)
     }
 
     /// Unifies types pairwise. Returns false and changes nothing if that is impossible.
-    pub(super) fn assign_all(&mut self, ones: &[Type<'d>], others: &[Type<'d>]) -> bool {
+    pub(in crate::schema::cel) fn assign_all(&mut self, ones: &[Type<'d>], others: &[Type<'d>]) -> bool {
         self.undo.clear();
         let fits =
             ones.len() == others.len() && ones.iter().zip(others).all(|(one, other)| self.fits(one, other));
@@ -197,17 +197,13 @@ impl<'d> Bindings<'d> {
         fits
     }
 
-    pub(super) fn assign(&mut self, one: &Type<'d>, other: &Type<'d>) -> bool {
+    pub(in crate::schema::cel) fn assign(&mut self, one: &Type<'d>, other: &Type<'d>) -> bool {
         self.assign_all(std::slice::from_ref(one), std::slice::from_ref(other))
     }
 
-    /// Returns the common type of the items of a literal.
-    pub(super) fn join(&mut self, earlier: Option<Type<'d>>, next: Type<'d>) -> Type<'d> {
-        match earlier {
-            None => next,
-            Some(earlier) if self.assign(&earlier, &next) => most_general(earlier, next),
-            Some(_) => Type::Error,
-        }
+    /// Returns the common type of two items of a literal, or `None` if they have none.
+    pub(in crate::schema::cel) fn join(&mut self, earlier: Type<'d>, next: Type<'d>) -> Option<Type<'d>> {
+        self.assign(&earlier, &next).then(|| most_general(earlier, next))
     }
 
     fn fits(&mut self, one: &Type<'d>, other: &Type<'d>) -> bool {
@@ -282,12 +278,12 @@ impl<'d> Bindings<'d> {
     }
 
     /// Replaces bound parameters by their types.
-    pub(super) fn resolve(&self, of: &Type<'d>) -> Type<'d> {
+    pub(in crate::schema::cel) fn resolve(&self, of: &Type<'d>) -> Type<'d> {
         self.replace(of, &|free| Type::Parameter(free))
     }
 
     /// Replaces parameters by their types, and unbound ones by `dyn`.
-    pub(super) fn resolve_wholly(&self, of: &Type<'d>) -> Type<'d> {
+    pub(in crate::schema::cel) fn resolve_wholly(&self, of: &Type<'d>) -> Type<'d> {
         self.replace(of, &|_| Type::Dyn)
     }
 
@@ -304,7 +300,7 @@ impl<'d> Bindings<'d> {
 
 impl<'d> Type<'d> {
     /// Returns the type with replaced parts.
-    pub(super) fn with_parts(&self, replace: &mut impl FnMut(&Self) -> Self) -> Self {
+    pub(in crate::schema::cel) fn with_parts(&self, replace: &mut impl FnMut(&Self) -> Self) -> Self {
         match self {
             Self::List(item) => Self::list(replace(item)),
             Self::Map(entry) => Self::map(replace(&entry.0), replace(&entry.1)),

@@ -41,6 +41,33 @@ pub(super) fn overloads(name: &str) -> Option<&'static [Overload]> {
     FUNCTIONS.get(name).map(Vec::as_slice)
 }
 
+/// Methods of the variable `authorizer`, which rules of definitions do not have.
+const METHODS_OF_AUTHORIZER: [&str; 14] = [
+    "allowed",
+    "check",
+    "error",
+    "errored",
+    "fieldSelector",
+    "group",
+    "labelSelector",
+    "name",
+    "namespace",
+    "path",
+    "reason",
+    "resource",
+    "serviceAccount",
+    "subresource",
+];
+
+/// Returns true if a function or method with this name exists.
+pub(super) fn is_declared(name: &str) -> bool {
+    overloads(name).is_some() || overloads(&format!(".{name}")).is_some() || is_method_of_authorizer(name)
+}
+
+pub(super) fn is_method_of_authorizer(name: &str) -> bool {
+    METHODS_OF_AUTHORIZER.contains(&name)
+}
+
 impl Overload {
     /// Returns the argument types and the result type with fresh type parameters.
     pub(super) fn instantiate<'d>(&self, bindings: &mut Bindings<'d>) -> (Vec<Type<'d>>, Type<'d>) {

@@ -1,0 +1,85 @@
+//! Types in error messages, as `cel-go` and kube-apiserver write them.
+
+use super::decl::{Decl, Kind};
+use super::types::{OPTIONAL, Object, Type};
+
+/// Name of the type of `self`. kube-apiserver adds a random number, so that nobody depends on it.
+const SELF: &str = "selfType";
+
+/// Returns the text of a type. `root` is the declaration of `self`.
+pub(super) fn shown(of: &Type<'_>, root: &Decl) -> String {
+    let parameters = |name: &str, parameters: &[&Type<'_>]| {
+        let parameters: Vec<String> = parameters.iter().map(|part| shown(part, root)).collect();
+        format!("{name}({})", parameters.join(", "))
+    };
+    let name = match of {
+        Type::Error => "!error!",
+        Type::Dyn => "dyn",
+        Type::Null => "null",
+        Type::Bool => "bool",
+        Type::Int => "int",
+        Type::Uint => "uint",
+        Type::Double => "double",
+        Type::Text => "string",
+        Type::Bytes => "bytes",
+        Type::Timestamp => "timestamp",
+        Type::Duration => "duration",
+        Type::Meta => "type",
+        Type::Library("Format") => "kubernetes.NamedFormat",
+        Type::Library(name) => return format!("kubernetes.{name}"),
+        Type::Object(object) => return name_of(*object, root),
+        Type::List(item) => return parameters("list", &[item]),
+        Type::Map(entry) => return parameters("map", &[&entry.0, &entry.1]),
+        Type::Opaque(OPTIONAL, Some(content)) => return parameters("optional_type", &[content]),
+        Type::Opaque(name, _) => return format!("net.{name}"),
+        Type::Parameter(parameter) => return format!("_var{parameter}"),
+    };
+    name.to_owned()
+}
+
+/// Returns the argument types of a call, as in `string.(int, int)` for a method of a text.
+pub(super) fn signature(arguments: &[Type<'_>], is_method: bool, root: &Decl) -> String {
+    let mut texts = arguments.iter().map(|argument| shown(argument, root));
+    let target = if is_method { texts.next() } else { None };
+    let target = target.map_or_else(String::new, |target| format!("{target}."));
+    let arguments: Vec<String> = texts.collect();
+    format!("{target}({})", arguments.join(", "))
+}
+
+/// Returns the name of an object's type: its place below `self`.
+fn name_of(object: Object<'_>, root: &Decl) -> String {
+    let mut name = SELF.to_owned();
+    extend(&mut name, object, root);
+    name
+}
+
+/// Extends the name of `at` to the name of the object. Returns false and changes nothing if the object
+/// is not at or below `at`.
+fn extend(name: &mut String, object: Object<'_>, at: &Decl) -> bool {
+    if Object(at) == object {
+        return true;
+    }
+    let length = name.len();
+    let mut is_below = |member: &str, decl: &Decl| {
+        name.push('.');
+        name.push_str(member);
+        let found = extend(name, object, decl);
+        if !found {
+            name.truncate(length);
+        }
+        found
+    };
+    match &at.kind {
+        Kind::List(items) => is_below("@idx", items),
+        Kind::Map(values) => is_below("@elem", values),
+        Kind::Object(fields) => fields.iter().any(|(field, decl)| is_below(field, decl)),
+        Kind::Dyn
+        | Kind::Bool
+        | Kind::Int
+        | Kind::Double
+        | Kind::Text
+        | Kind::Bytes
+        | Kind::Duration
+        | Kind::Timestamp => false,
+    }
+}
