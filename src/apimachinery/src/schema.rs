@@ -5,7 +5,7 @@
 
 mod accept;
 pub(crate) mod builtin;
-pub(crate) mod cel;
+pub mod cel;
 mod compile;
 mod correlate;
 pub mod crd;

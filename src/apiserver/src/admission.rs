@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use serde_json::Value;
 
 use crate::builtin::{BINDING_STORAGE, POLICY_STORAGE};
-use rooflet_apimachinery::admission::Policies;
+use rooflet_admission_policies::Policies;
 use rooflet_store::{Key, ListOptions, Store};
 
 /// Policies and bindings of the store. Clones share them.

@@ -8,12 +8,12 @@ mod budget;
 pub(super) mod checker;
 mod compile;
 pub(super) mod cost;
-pub(crate) mod dynamic;
+pub mod dynamic;
 mod library;
 mod lists;
 mod names;
 mod parts;
-pub(crate) mod problem;
+pub mod problem;
 mod reads;
 mod rule;
 mod shape;
@@ -50,7 +50,7 @@ const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// Parses an expression with the syntax that Kubernetes enables.
-pub(crate) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
+pub fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
     Parser::default().enable_optional_syntax(true).parse(source)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors
 static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(library::context);
 
 /// Returns true if rules can call the function, optionally with a prefix such as `optional`.
-pub(crate) fn is_function(name: &str, prefix: Option<&str>) -> bool {
+pub fn is_function(name: &str, prefix: Option<&str>) -> bool {
     let ident = |prefix: &str| IdedExpr {
         id: 0,
         expr: Expr::Ident(prefix.to_owned()),
@@ -416,7 +416,7 @@ fn text_to_cel(text: &str, format: Option<Format>) -> Cel {
 }
 
 /// Words that are not valid field names in CEL.
-pub(crate) const RESERVED: [&str; 21] = [
+pub const RESERVED: [&str; 21] = [
     "true",
     "false",
     "null",

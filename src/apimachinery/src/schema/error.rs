@@ -155,7 +155,7 @@ impl FieldError {
         )
     }
 
-    pub(crate) fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
+    pub fn too_many(field: impl Into<String>, actual: usize, max: u64) -> Self {
         let unit = if max == 1 { "item" } else { "items" };
         let detail = format!("must have at most {max} {unit}");
         Self::shown(CauseReason::TooMany, field, &Value::from(actual), &detail)

@@ -90,7 +90,7 @@ fn subdomain(text: &str, unit: Unit) -> Vec<String> {
 }
 
 /// Checks an RFC 1035 label: kinds in lower case, plurals and short names of CRDs.
-pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
+pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS_LABEL_BYTES_MAX {
         errors.push(too_long(DNS_LABEL_BYTES_MAX, Unit::Characters));
@@ -106,7 +106,7 @@ pub(crate) fn dns_1035_label(text: &str) -> Vec<String> {
 }
 
 /// Checks a path segment, the name of RBAC objects.
-pub(crate) fn path_segment(text: &str) -> Vec<String> {
+pub fn path_segment(text: &str) -> Vec<String> {
     match text {
         "." => return vec!["may not be '.'".to_owned()],
         ".." => return vec!["may not be '..'".to_owned()],

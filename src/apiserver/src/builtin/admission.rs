@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{CORE, Facts};
 use crate::object;
-use rooflet_apimachinery::admission;
+use rooflet_admission_policies as admission;
 use rooflet_apimachinery::schema::FieldError;
 
 pub(crate) const POLICY_STORAGE: &str = "/admissionregistration.k8s.io/validatingadmissionpolicies/";

@@ -9,9 +9,7 @@ use crate::admission::Admitted;
 use crate::registry::Snapshot;
 use crate::registry::resource::{Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
-use rooflet_apimachinery::admission::{
-    Denial, Operation, Outcome, ParamKind, ParamQuery, Place, Request, Source,
-};
+use rooflet_admission_policies::{Denial, Operation, Outcome, ParamKind, ParamQuery, Place, Request, Source};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_store::ListOptions;
 

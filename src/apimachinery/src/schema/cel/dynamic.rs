@@ -19,16 +19,16 @@ use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, parse, shape};
 use crate::schema::node::Node;
 
 /// Variable with the fields of the composed variables of a policy.
-pub(crate) const COMPOSED: &str = "variables";
+pub const COMPOSED: &str = "variables";
 /// Prefix of the name of a composed variable.
 const COMPOSED_PREFIX: &str = "@variables.";
 
 /// Values of an expression, by name.
-pub(crate) type Variables = Context<'static>;
+pub type Variables = Context<'static>;
 
 /// Compiled expression.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub struct Program {
     expr: IdedExpr,
     /// Variables for the comparison of optional values.
     shapes: Vec<(String, Cel)>,
@@ -42,7 +42,7 @@ static UNTYPED: LazyLock<Node> = LazyLock::new(|| Node::compile(&json!({}), |_, 
 
 impl Program {
     /// Compiles an expression. `roots` are the names of its variables.
-    pub(crate) fn compile(source: &str, roots: &[&str]) -> Result<Self, ParseErrors> {
+    pub fn compile(source: &str, roots: &[&str]) -> Result<Self, ParseErrors> {
         let mut shapes = lists::Shapes::default();
         let mut expr = lists::typed(parse(source)?, &UNTYPED, &mut shapes);
         let mut rewrite = Rewrite {
@@ -61,12 +61,12 @@ impl Program {
     }
 
     /// Returns true if the expression uses the whole variable, and true if it uses fields.
-    pub(crate) fn uses(&self, root: &str) -> (bool, bool) {
+    pub fn uses(&self, root: &str) -> (bool, bool) {
         (self.wholes.contains(root), self.parents.contains(root))
     }
 
     /// Evaluates the expression. `composed` returns the value of a composed variable.
-    pub(crate) fn evaluate(
+    pub fn evaluate(
         &self,
         variables: &Variables,
         composed: &(dyn Fn(&str) -> Option<Result<Cel, String>> + Send + Sync),
@@ -92,7 +92,7 @@ impl Program {
 }
 
 /// Returns true if the last evaluations spent the budget.
-pub(crate) fn is_out_of_budget() -> bool {
+pub fn is_out_of_budget() -> bool {
     budget::is_spent()
 }
 
@@ -117,13 +117,13 @@ impl Composed<'_> {
 }
 
 /// Returns new variables, and starts a new budget.
-pub(crate) fn variables() -> Variables {
+pub fn variables() -> Variables {
     budget::refill();
     LIBRARY.new_inner_scope()
 }
 
 /// Adds a variable for a program that uses it.
-pub(crate) fn add(variables: &mut Variables, root: &str, value: &Value, uses: (bool, bool)) {
+pub fn add(variables: &mut Variables, root: &str, value: &Value, uses: (bool, bool)) {
     let value = to_cel(value);
     if uses.1 {
         // A null has no fields.

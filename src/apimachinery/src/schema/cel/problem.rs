@@ -14,7 +14,7 @@ const WIDE_CARET: char = '\u{ff3e}';
 
 /// Error in an expression, with its line (from 1) and column (from 0).
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub struct Problem {
     line: usize,
     column: usize,
     text: String,
@@ -22,12 +22,12 @@ pub(crate) struct Problem {
 
 impl Problem {
     /// Returns a problem at the first whole-word occurrence of `needle` in the source.
-    pub(crate) fn at(source: &str, needle: &str, text: String) -> Self {
+    pub fn at(source: &str, needle: &str, text: String) -> Self {
         Self::at_offset(source, offset(source, needle), text)
     }
 
     /// Like [`Problem::at`], but behind the occurrence.
-    pub(crate) fn after(source: &str, needle: &str, text: String) -> Self {
+    pub fn after(source: &str, needle: &str, text: String) -> Self {
         let end = offset(source, needle) + needle.len();
         Self::at_offset(source, end.min(source.len()), text)
     }
@@ -76,7 +76,7 @@ fn offset(source: &str, needle: &str) -> usize {
         .map_or(0, |(start, _)| start)
 }
 
-pub(crate) fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
+pub fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
     let problems = errors.errors.iter().map(|err| Problem {
         line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
         column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
@@ -92,13 +92,13 @@ pub(crate) fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationErr
 /// problem.
 #[derive(Debug, thiserror::Error)]
 #[error("compilation failed: {}", shown(expression, problems))]
-pub(crate) struct CompilationError {
+pub struct CompilationError {
     expression: String,
     problems: Vec<Problem>,
 }
 
 impl CompilationError {
-    pub(crate) fn new(expression: &str, mut problems: Vec<Problem>) -> Self {
+    pub fn new(expression: &str, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| (problem.line, problem.column));
         Self {
             expression: expression.to_owned(),

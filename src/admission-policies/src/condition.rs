@@ -5,21 +5,21 @@ use std::sync::OnceLock;
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
-use crate::schema::cel::dynamic::{self, Program, Variables};
+use rooflet_apimachinery::schema::cel::dynamic::{self, Program, Variables};
 
 /// Names of the variables, except the composed ones.
-pub(super) const ROOTS: [&str; 5] = ["object", "oldObject", "request", "params", "namespaceObject"];
+pub(crate) const ROOTS: [&str; 5] = ["object", "oldObject", "request", "params", "namespaceObject"];
 
 /// Expression with its source.
 #[derive(Debug)]
-pub(super) struct Expression {
-    pub(super) source: String,
+pub(crate) struct Expression {
+    pub(crate) source: String,
     /// Error of an expression that a former version of the server accepted.
     program: Result<Program, String>,
 }
 
 impl Expression {
-    pub(super) fn compile(source: &str) -> Self {
+    pub(crate) fn compile(source: &str) -> Self {
         Self {
             source: source.to_owned(),
             program: Program::compile(source, &ROOTS).map_err(|err| format!("compilation error: {err}")),
@@ -33,13 +33,13 @@ impl Expression {
 }
 
 /// Composed variables of a policy, evaluated when an expression uses them.
-pub(super) struct Composed<'a> {
+pub(crate) struct Composed<'a> {
     variables: &'a [(String, Expression)],
     results: Vec<OnceLock<Result<Cel, String>>>,
 }
 
 impl<'a> Composed<'a> {
-    pub(super) fn new(variables: &'a [(String, Expression)]) -> Self {
+    pub(crate) fn new(variables: &'a [(String, Expression)]) -> Self {
         Self {
             variables,
             results: variables.iter().map(|_| OnceLock::new()).collect(),
@@ -58,14 +58,14 @@ impl<'a> Composed<'a> {
 }
 
 /// Values of an evaluation.
-pub(super) struct Scope<'a> {
+pub(crate) struct Scope<'a> {
     variables: Variables,
     composed: Option<&'a Composed<'a>>,
 }
 
 impl<'a> Scope<'a> {
     /// Binds the variables that the expressions use. `value` returns the value of a variable.
-    pub(super) fn new<'e>(
+    pub(crate) fn new<'e>(
         expressions: impl Iterator<Item = &'e Expression> + Clone,
         value: impl Fn(&str) -> Value,
     ) -> Self {
@@ -86,7 +86,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Adds the composed variables.
-    pub(super) fn with(self, composed: &'a Composed<'a>) -> Self {
+    pub(crate) fn with(self, composed: &'a Composed<'a>) -> Self {
         Self {
             composed: Some(composed),
             ..self
@@ -94,7 +94,7 @@ impl<'a> Scope<'a> {
     }
 
     /// Evaluates an expression. The error names the expression.
-    pub(super) fn evaluate(&self, expression: &Expression) -> Result<Cel, String> {
+    pub(crate) fn evaluate(&self, expression: &Expression) -> Result<Cel, String> {
         let none = Composed::new(&[]);
         let composed = self.composed.unwrap_or(&none);
         let outcome = expression.evaluate(self, composed);

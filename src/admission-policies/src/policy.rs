@@ -3,11 +3,11 @@
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
-use super::condition::{Composed, Expression, Scope};
-use super::matching::Match;
-use super::parameters::ParamKind;
-use super::{items, text};
-use crate::schema::cel::dynamic;
+use crate::condition::{Composed, Expression, Scope};
+use crate::matching::Match;
+use crate::parameters::ParamKind;
+use crate::{items, text};
+use rooflet_apimachinery::schema::cel::dynamic;
 
 /// Maximum length of the text that a `messageExpression` returns.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
@@ -16,11 +16,11 @@ const ANNOTATION_BYTES_MAX: usize = 10 << 10;
 
 /// Compiled ValidatingAdmissionPolicy.
 #[derive(Debug)]
-pub(super) struct Policy {
-    pub(super) rules: Match,
-    pub(super) param_kind: Option<ParamKind>,
+pub(crate) struct Policy {
+    pub(crate) rules: Match,
+    pub(crate) param_kind: Option<ParamKind>,
     /// False if the policy ignores errors.
-    pub(super) fails: bool,
+    pub(crate) fails: bool,
     conditions: Vec<Expression>,
     variables: Vec<(String, Expression)>,
     validations: Vec<Validation>,
@@ -37,25 +37,25 @@ struct Validation {
 
 /// Failed validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     /// Position of the validation in the policy.
-    pub(super) index: usize,
-    pub(super) message: String,
+    pub(crate) index: usize,
+    pub(crate) message: String,
     /// Reason of the status, or empty.
-    pub(super) reason: String,
+    pub(crate) reason: String,
 }
 
 /// Result of an evaluation.
 #[derive(Debug, Default)]
-pub(super) struct Evaluation {
-    pub(super) failures: Vec<Failure>,
-    pub(super) annotations: Vec<(String, String)>,
+pub(crate) struct Evaluation {
+    pub(crate) failures: Vec<Failure>,
+    pub(crate) annotations: Vec<(String, String)>,
     /// Errors of audit annotations, which deny the request.
-    pub(super) annotation_errors: Vec<String>,
+    pub(crate) annotation_errors: Vec<String>,
 }
 
 impl Policy {
-    pub(super) fn compile(policy: &Value) -> Self {
+    pub(crate) fn compile(policy: &Value) -> Self {
         let spec = &policy["spec"];
         let named = |member: &str, name: &str, expression: &str| {
             let each = items(spec, member).iter();
@@ -94,7 +94,7 @@ impl Policy {
     }
 
     /// Evaluates the policy. `value` returns the value of a variable.
-    pub(super) fn evaluate(&self, value: impl Fn(&str) -> Value) -> Evaluation {
+    pub(crate) fn evaluate(&self, value: impl Fn(&str) -> Value) -> Evaluation {
         let scope = Scope::new(self.expressions(), value);
         match self.meets_conditions(&scope) {
             Ok(true) => {}

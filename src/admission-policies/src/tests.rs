@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::*;
-use crate::schema::FieldError;
+use crate::*;
+use rooflet_apimachinery::schema::FieldError;
 
 /// ConfigMap `c` in the namespace `one`.
 struct Objects {

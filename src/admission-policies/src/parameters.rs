@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::text;
-use crate::selector::LabelSelector;
+use crate::text;
+use rooflet_apimachinery::selector::LabelSelector;
 
 /// Kind of the parameters of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct ParamKind {
 }
 
 impl ParamKind {
-    pub(super) fn of(kind: &Value) -> Option<Self> {
+    pub(crate) fn of(kind: &Value) -> Option<Self> {
         kind.is_object().then(|| Self {
             api_version: text(kind, "apiVersion").to_owned(),
             kind: text(kind, "kind").to_owned(),
@@ -21,7 +21,7 @@ impl ParamKind {
     }
 
     /// Returns the form of kube-apiserver in messages.
-    pub(super) fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         let (group, version) = self
             .api_version
             .split_once('/')
@@ -32,7 +32,7 @@ impl ParamKind {
 
 /// `paramRef` of a binding.
 #[derive(Debug)]
-pub(super) struct ParamRef {
+pub(crate) struct ParamRef {
     name: String,
     namespace: String,
     selector: LabelSelector,
@@ -51,7 +51,7 @@ pub struct ParamQuery<'a> {
 }
 
 impl ParamRef {
-    pub(super) fn of(reference: &Value) -> Option<Self> {
+    pub(crate) fn of(reference: &Value) -> Option<Self> {
         reference.is_object().then(|| Self {
             name: text(reference, "name").to_owned(),
             namespace: text(reference, "namespace").to_owned(),
@@ -65,7 +65,7 @@ impl ParamRef {
     }
 
     /// Finds the parameters. The error is the fault of the binding's configuration.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         kind: &ParamKind,
         find: impl Fn(&ParamQuery<'_>) -> Result<Vec<Value>, String>,

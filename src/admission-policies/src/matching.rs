@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::request::{Operation, Place, Request, Source};
-use super::{items, text, texts};
-use crate::selector::LabelSelector;
+use crate::request::{Operation, Place, Request, Source};
+use crate::{items, text, texts};
+use rooflet_apimachinery::selector::LabelSelector;
 
 /// Selected requests.
 #[derive(Debug, Default)]
-pub(super) struct Match {
+pub(crate) struct Match {
     included: Vec<Rule>,
     excluded: Vec<Rule>,
     namespaces: LabelSelector,
@@ -30,7 +30,7 @@ struct Rule {
 }
 
 impl Match {
-    pub(super) fn of(resources: &Value) -> Self {
+    pub(crate) fn of(resources: &Value) -> Self {
         let rules = |member: &str| items(resources, member).iter().map(Rule::of).collect();
         // Stored selectors are valid.
         let selector = |member: &str| {
@@ -47,7 +47,7 @@ impl Match {
     }
 
     /// Returns the place in whose form a policy receives the request, if the rules select it.
-    pub(super) fn place<'a>(&self, request: &'a Request<'_>, source: &dyn Source) -> Option<&'a Place> {
+    pub(crate) fn place<'a>(&self, request: &'a Request<'_>, source: &dyn Source) -> Option<&'a Place> {
         let count = if self.is_equivalent {
             request.places.len()
         } else {

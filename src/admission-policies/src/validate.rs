@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::check::{Wanted, check};
-use super::types::{Declarations, Type};
-use super::{items, text, texts};
-use crate::schema::FieldError;
-use crate::schema::names::{self, label_selector};
+use crate::check::{Wanted, check};
+use crate::types::{Declarations, Type};
+use crate::{items, text, texts};
+use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::schema::names::{self, label_selector};
 
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
@@ -370,7 +370,7 @@ fn is_identifier(name: &str) -> bool {
         .chars()
         .all(|char| char.is_ascii_alphanumeric() || char == '_');
     let starts_well = !name.starts_with(|first: char| first.is_ascii_digit());
-    let is_reserved = crate::schema::cel::RESERVED.contains(&name);
+    let is_reserved = rooflet_apimachinery::schema::cel::RESERVED.contains(&name);
     is_word && starts_well && !is_reserved
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::matching::Match;
-use super::parameters::ParamRef;
-use super::policy::{Evaluation, Policy};
-use super::request::{Place, Request, Source};
-use super::{GROUP, text, texts};
+use crate::matching::Match;
+use crate::parameters::ParamRef;
+use crate::policy::{Evaluation, Policy};
+use crate::request::{Place, Request, Source};
+use crate::{GROUP, text, texts};
 
 /// Compiled policies and bindings.
 #[derive(Debug, Default)]

@@ -7,13 +7,13 @@ use kube_cel::cel::{
     common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
-use super::types::{BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, STRING, TIMESTAMP, Type, UINT};
-use crate::schema::cel;
-use crate::schema::cel::problem::{CompilationError, Problem, syntax_error};
+use crate::types::{BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, STRING, TIMESTAMP, Type, UINT};
+use rooflet_apimachinery::schema::cel;
+use rooflet_apimachinery::schema::cel::problem::{CompilationError, Problem, syntax_error};
 
 /// Result that an expression must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     Bool,
     Text,
     TextOrNull,
@@ -21,7 +21,7 @@ pub(super) enum Wanted {
 }
 
 /// Checks an expression. Returns its type, or the reason why it is rejected.
-pub(super) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Result<Type, String> {
+pub(crate) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Result<Type, String> {
     let program = cel::parse(source).map_err(|err| syntax_error(source, &err).to_string())?;
     let mut walk = Walk {
         source,

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use crate::schema::cel::dynamic::COMPOSED;
+use rooflet_apimachinery::schema::cel::dynamic::COMPOSED;
 
 /// Type of an expression.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Type {
+pub(crate) enum Type {
     /// The checker does not infer the type.
     Unknown,
     /// The type is known at run time only.
@@ -21,15 +21,15 @@ pub(super) enum Type {
     Composed(Vec<(String, Type)>),
 }
 
-pub(super) const BOOL: Type = Type::Simple("bool");
-pub(super) const INT: Type = Type::Simple("int");
-pub(super) const UINT: Type = Type::Simple("uint");
-pub(super) const DOUBLE: Type = Type::Simple("double");
-pub(super) const STRING: Type = Type::Simple("string");
-pub(super) const BYTES: Type = Type::Simple("bytes");
-pub(super) const NULL: Type = Type::Simple("null_type");
-pub(super) const TIMESTAMP: Type = Type::Simple("google.protobuf.Timestamp");
-pub(super) const DURATION: Type = Type::Simple("google.protobuf.Duration");
+pub(crate) const BOOL: Type = Type::Simple("bool");
+pub(crate) const INT: Type = Type::Simple("int");
+pub(crate) const UINT: Type = Type::Simple("uint");
+pub(crate) const DOUBLE: Type = Type::Simple("double");
+pub(crate) const STRING: Type = Type::Simple("string");
+pub(crate) const BYTES: Type = Type::Simple("bytes");
+pub(crate) const NULL: Type = Type::Simple("null_type");
+pub(crate) const TIMESTAMP: Type = Type::Simple("google.protobuf.Timestamp");
+pub(crate) const DURATION: Type = Type::Simple("google.protobuf.Duration");
 
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,12 +46,12 @@ impl fmt::Display for Type {
 }
 
 impl Type {
-    pub(super) fn list_of(item: Self) -> Self {
+    pub(crate) fn list_of(item: Self) -> Self {
         Self::List(Box::new(item))
     }
 
     /// Returns the type of a field, or a problem with its selection.
-    pub(super) fn field(&self, field: &str) -> Result<Self, String> {
+    pub(crate) fn field(&self, field: &str) -> Result<Self, String> {
         let undefined = || format!("undefined field '{field}'");
         match self {
             Self::Unknown => Ok(Self::Unknown),
@@ -71,7 +71,7 @@ impl Type {
     }
 
     /// Returns the type of the items of a list, the values of a map, or the keys of a map in a loop.
-    pub(super) fn member(&self) -> Self {
+    pub(crate) fn member(&self) -> Self {
         match self {
             Self::Dyn => Self::Dyn,
             Self::List(inner) | Self::Map(_, inner) => (**inner).clone(),
@@ -82,7 +82,7 @@ impl Type {
     }
 
     /// Returns the type of the variable of a loop.
-    pub(super) fn element(&self) -> Self {
+    pub(crate) fn element(&self) -> Self {
         if let Self::Map(key, _) = self {
             (**key).clone()
         } else {
@@ -91,7 +91,7 @@ impl Type {
     }
 
     /// Returns the type of a value that has one of two types.
-    pub(super) fn join(self, other: Self) -> Self {
+    pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (one, other) if one == other => one,
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
@@ -103,7 +103,7 @@ impl Type {
 
 /// Declared object type.
 #[derive(Debug, PartialEq)]
-pub(super) struct Record {
+pub(crate) struct Record {
     name: &'static str,
     fields: &'static [(&'static str, Field)],
 }
@@ -239,14 +239,14 @@ static NAMESPACE: Record = Record {
 
 /// Variables of the expressions of a policy.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Declarations {
-    pub(super) has_params: bool,
+pub(crate) struct Declarations {
+    pub(crate) has_params: bool,
     /// Composed variables, or `None` where none can be used.
-    pub(super) composed: Option<Vec<(String, Type)>>,
+    pub(crate) composed: Option<Vec<(String, Type)>>,
 }
 
 impl Declarations {
-    pub(super) fn find(&self, name: &str) -> Option<Type> {
+    pub(crate) fn find(&self, name: &str) -> Option<Type> {
         match name {
             "object" | "oldObject" => Some(Type::Dyn),
             "request" => Some(Type::Record(&REQUEST)),

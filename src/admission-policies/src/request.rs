@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::parameters::ParamQuery;
+use crate::parameters::ParamQuery;
 
 /// Operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
             Self::Update => "UPDATE",
@@ -76,17 +76,17 @@ pub trait Source {
 
 impl Request<'_> {
     /// Returns the place of the request itself.
-    pub(super) fn own(&self) -> &Place {
+    pub(crate) fn own(&self) -> &Place {
         &self.places[0]
     }
 
-    pub(super) fn is_namespace(&self) -> bool {
+    pub(crate) fn is_namespace(&self) -> bool {
         let own = self.own();
         own.group.is_empty() && own.resource == "namespaces"
     }
 
     /// Returns the variable `request` of a policy that selects a place.
-    pub(super) fn variable(&self, place: &Place, source: &dyn Source) -> Value {
+    pub(crate) fn variable(&self, place: &Place, source: &dyn Source) -> Value {
         let kind =
             |place: &Place| json!({"group": place.kind[0], "version": place.kind[1], "kind": place.kind[2]});
         let resource = |place: &Place| json!({"group": place.group, "version": place.version, "resource": place.resource});
@@ -115,7 +115,7 @@ impl Request<'_> {
     }
 
     /// Returns the variable `namespaceObject`.
-    pub(super) fn namespace_variable(&self, source: &dyn Source) -> Value {
+    pub(crate) fn namespace_variable(&self, source: &dyn Source) -> Value {
         let namespace = (!self.is_namespace() && !self.namespace.is_empty())
             .then(|| source.namespace(self.namespace))
             .flatten();
