@@ -135,6 +135,58 @@ spec: {policyName: owners, validationActions: [Deny]}
 }
 
 #[test]
+fn mutating_admission_policy_changes_new_objects() {
+    let Some(cluster) = start(&[]) else { return };
+    let kubectl = &cluster.kubectl;
+    let policy = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: owners}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE]}
+  reinvocationPolicy: Never
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: "Object{metadata: Object.metadata{annotations: {'example.com/user': request.userInfo.username}}}"
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: >-
+        [JSONPatch{op: "add", path: "/metadata/annotations/" + jsonpatch.escapeKey("example.com/kind"), value: "config"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: owners}
+spec: {policyName: owners}
+"#;
+    kubectl.apply(policy).ok();
+    kubectl.apply(&config_map("a")).ok();
+    let annotations = kubectl
+        .run("get configmap a -o jsonpath={.metadata.annotations}")
+        .ok();
+    assert!(
+        annotations.contains(r#""example.com/kind":"config""#)
+            && annotations.contains(r#""example.com/user":"system:admin""#),
+        "{annotations}"
+    );
+    let listed = kubectl.run("get mutatingadmissionpolicies").ok();
+    assert!(listed.contains("MUTATIONS"), "{listed}");
+
+    let faulty = policy.replace("annotations: {", "absent: {");
+    kubectl.apply(&faulty).ok();
+    let denied = kubectl.apply(&config_map("b"));
+    let expected = "policy 'owners' with binding 'owners' denied request: error applying patch: failed to convert patch \
+                    object to typed object: .metadata.absent: field not declared in schema";
+    assert!(
+        !denied.success && denied.stderr.contains(expected),
+        "{}",
+        denied.stderr
+    );
+}
+
+#[test]
 fn certificate_authenticates_user_and_groups() {
     let Some(server) = start(&[]) else { return };
     let admin = &server.kubectl;

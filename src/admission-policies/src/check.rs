@@ -4,12 +4,19 @@
 
 use kube_cel::cel::{
     IdedExpr,
-    common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
+    common::ast::{
+        CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, MapExpr, StructExpr, operators,
+    },
 };
 
-use crate::types::{BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, STRING, TIMESTAMP, Type, UINT};
+use crate::types::{
+    BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, OBJECT, PATCH, STRING, TIMESTAMP, Type, UINT,
+};
 use rooflet_apimachinery::schema::cel;
 use rooflet_apimachinery::schema::cel::problem::{CompilationError, Problem, syntax_error};
+
+/// Prefix of the functions of JSON patches.
+const PATCH_FUNCTIONS: &str = "jsonpatch";
 
 /// Result that an expression must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +24,10 @@ pub(crate) enum Wanted {
     Bool,
     Text,
     TextOrNull,
+    /// Configuration of an object.
+    Object,
+    /// Operations of a JSON patch.
+    Patches,
     Any,
 }
 
@@ -33,16 +44,19 @@ pub(crate) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Re
     if !walk.problems.is_empty() {
         return Err(CompilationError::new(source, walk.problems).to_string());
     }
-    let accepted: &[Type] = match wanted {
+    let literal = |name: &str| Type::Literal(name.to_owned());
+    let accepted = match wanted {
         Wanted::Any => return Ok(found),
-        Wanted::Bool => &[BOOL],
-        Wanted::Text => &[STRING],
-        Wanted::TextOrNull => &[STRING, NULL],
+        Wanted::Bool => vec![BOOL],
+        Wanted::Text => vec![STRING],
+        Wanted::TextOrNull => vec![STRING, NULL],
+        Wanted::Object => vec![literal(OBJECT)],
+        Wanted::Patches => vec![Type::list_of(literal(PATCH))],
     };
-    if found == Type::Unknown || accepted.contains(&found) {
+    if accepted.iter().any(|accepted| found.may_be(accepted)) {
         return Ok(found);
     }
-    let expected = match accepted {
+    let expected = match &accepted[..] {
         [one] => one.to_string(),
         several => {
             let names: Vec<String> = several.iter().map(Type::to_string).collect();
@@ -89,11 +103,8 @@ impl Walk<'_> {
                 let item = items.into_iter().reduce(Type::join);
                 Type::list_of(item.unwrap_or(Type::Dyn))
             }
-            Expr::Struct(message) => {
-                self.undeclared(&message.type_name);
-                Type::Unknown
-            }
-            Expr::Map(_) => Type::Map(Box::new(Type::Dyn), Box::new(Type::Dyn)),
+            Expr::Struct(literal) => self.literal(literal),
+            Expr::Map(map) => self.map(map),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
         }
     }
@@ -122,6 +133,56 @@ impl Walk<'_> {
         }
     }
 
+    fn map(&mut self, map: &MapExpr) -> Type {
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for entry in &map.entries {
+            if let EntryExpr::MapEntry(entry) = &entry.expr {
+                keys.push(self.visit(&entry.key));
+                let value = self.visit(&entry.value);
+                values.push(if entry.optional { Type::Unknown } else { value });
+            }
+        }
+        let [key, value] = [keys, values].map(|types| types.into_iter().reduce(Type::join));
+        Type::Map(
+            Box::new(key.unwrap_or(Type::Dyn)),
+            Box::new(value.unwrap_or(Type::Dyn)),
+        )
+    }
+
+    fn literal(&mut self, literal: &StructExpr) -> Type {
+        let name = literal.type_name.as_str();
+        if !self.declared.has_literal(name) {
+            self.problems
+                .push(Problem::after(self.source, name, undeclared(name)));
+            return Type::Unknown;
+        }
+        let of = Type::Literal(name.to_owned());
+        for entry in &literal.entries {
+            let EntryExpr::StructField(entry) = &entry.expr else {
+                continue;
+            };
+            let given = self.visit(&entry.value);
+            let given = if let (Type::Optional(inner), true) = (&given, entry.optional) {
+                (**inner).clone()
+            } else {
+                given
+            };
+            let field = of.field(&entry.field).unwrap_or(Type::Unknown);
+            let is_accepted = [&field, &given]
+                .into_iter()
+                .any(|of| matches!(of, Type::Unknown | Type::Dyn));
+            if !is_accepted && field != given {
+                let text = format!(
+                    "expected type of field '{}' is '{field}' but provided type is '{given}'",
+                    entry.field
+                );
+                self.problems
+                    .push(Problem::after(self.source, &entry.field, text));
+            }
+        }
+        of
+    }
+
     fn undeclared(&mut self, name: &str) {
         let text = undeclared(name);
         self.problems.push(Problem::at(self.source, name, text));
@@ -138,7 +199,7 @@ impl Walk<'_> {
         });
         // A prefix that is no variable is part of the name of the function.
         let is_namespace = prefix.is_some_and(|prefix| {
-            !is_declared && prefix != "authorizer" && cel::is_function(name, Some(prefix))
+            !is_declared && prefix != "authorizer" && self.has_function(name, Some(prefix))
         });
         let is_operator = !name.starts_with(|first: char| first.is_ascii_alphabetic());
         let target = call
@@ -146,8 +207,9 @@ impl Walk<'_> {
             .as_deref()
             .filter(|_| !is_namespace)
             .map(|target| self.visit(target));
-        let is_checked = self.problems.is_empty();
-        if !is_operator && is_checked && !cel::is_function(name, prefix) {
+        // Only the functions of patches have a prefix that is undeclared elsewhere.
+        let is_checked = self.problems.is_empty() || prefix == Some(PATCH_FUNCTIONS);
+        if !is_operator && is_checked && !self.has_function(name, prefix) {
             let needle = match target {
                 Some(_) => format!(".{name}"),
                 None => name.to_owned(),
@@ -163,10 +225,22 @@ impl Walk<'_> {
         }
     }
 
+    /// Returns true if the expression can call a function.
+    fn has_function(&self, name: &str, prefix: Option<&str>) -> bool {
+        let is_known = prefix != Some(PATCH_FUNCTIONS) || self.declared.has_patches;
+        is_known && cel::is_function(name, prefix)
+    }
+
     fn comprehension(&mut self, comprehension: &ComprehensionExpr) -> Type {
         let range = self.visit(&comprehension.iter_range);
         let depth = self.loops.len();
-        let start = self.visit(&comprehension.accu_init);
+        let mut start = self.visit(&comprehension.accu_init);
+        if let Expr::List(list) = &comprehension.accu_init.expr
+            && list.elements.is_empty()
+        {
+            // The steps of a macro determine the type of the items.
+            start = Type::list_of(Type::Unknown);
+        }
         let (first, second) = match &comprehension.iter_var2 {
             Some(second) => (Type::Unknown, Some((second.clone(), range.member()))),
             None => (range.element(), None),
@@ -175,9 +249,12 @@ impl Walk<'_> {
         self.loops.extend(second);
         self.loops.push((comprehension.accu_var.clone(), start.clone()));
         self.visit(&comprehension.loop_cond);
-        self.visit(&comprehension.loop_step);
+        let step = self.visit(&comprehension.loop_step);
         let result = self.visit(&comprehension.result);
         self.loops.truncate(depth);
+        if result == Type::list_of(Type::Unknown) {
+            return step;
+        }
         result
     }
 }
@@ -233,6 +310,9 @@ fn result_of(function: &str, target: Option<&Type>, args: &[Type]) -> Type {
             (Type::Dyn, Type::Dyn) => Type::Dyn,
             (Type::Dyn, known) | (known, Type::Dyn) if is_plain(known) => known.clone(),
             (left, right) if left == right && is_plain(left) => left.clone(),
+            (Type::List(left), Type::List(right)) if left == right || **left == Type::Unknown => {
+                Type::List(right.clone())
+            }
             (_, _) => Type::Unknown,
         },
         (operators::NEGATE, None, [of]) => of.clone(),

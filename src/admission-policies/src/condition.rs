@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
+use crate::{items, text};
 use rooflet_apimachinery::schema::cel::dynamic::{self, Program, Variables};
 
 /// Names of the variables, except the composed ones.
@@ -24,6 +25,18 @@ impl Expression {
             source: source.to_owned(),
             program: Program::compile(source, &ROOTS).map_err(|err| format!("compilation error: {err}")),
         }
+    }
+
+    /// Compiles the expressions of a list.
+    pub(crate) fn list(spec: &Value, member: &str) -> Vec<Self> {
+        let compile = |item| Self::compile(text(item, "expression"));
+        items(spec, member).iter().map(compile).collect()
+    }
+
+    /// Compiles the expressions of a list of named expressions.
+    pub(crate) fn named(spec: &Value, member: &str, name: &str, expression: &str) -> Vec<(String, Self)> {
+        let compile = |item| (text(item, name).to_owned(), Self::compile(text(item, expression)));
+        items(spec, member).iter().map(compile).collect()
     }
 
     fn evaluate(&self, scope: &Scope<'_>, composed: &Composed<'_>) -> Result<Cel, String> {
@@ -102,5 +115,21 @@ impl<'a> Scope<'a> {
             true => err,
             false => format!("expression '{}' resulted in error: {err}", expression.source),
         })
+    }
+    /// Returns true if all conditions are true.
+    pub(crate) fn meets(&self, conditions: &[Expression]) -> Result<bool, String> {
+        let mut errors = Vec::new();
+        for condition in conditions {
+            match self.evaluate(condition) {
+                Ok(Cel::Bool(true)) => {}
+                Ok(_) => return Ok(false),
+                Err(err) => errors.push(err),
+            }
+        }
+        match errors.as_slice() {
+            [] => Ok(true),
+            [one] => Err(one.clone()),
+            several => Err(format!("[{}]", several.join(", "))),
+        }
     }
 }

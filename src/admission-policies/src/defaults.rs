@@ -3,18 +3,25 @@
 use serde_json::{Map, Value, json};
 
 /// Applies the defaults of a ValidatingAdmissionPolicy.
-pub fn default_policy(policy: &mut Value) {
+pub(crate) fn default_validating_policy(policy: &mut Value) {
+    default_policy(policy);
+    if let Some(object) = policy.as_object_mut() {
+        object.entry("status").or_insert_with(|| json!({}));
+    }
+}
+
+/// Applies the defaults that policies of all kinds have.
+pub(crate) fn default_policy(policy: &mut Value) {
     let Some(object) = policy.as_object_mut() else {
         return;
     };
     let spec = object.entry("spec").or_insert_with(|| json!({}));
     set(spec, "failurePolicy", &json!("Fail"));
     default_match(spec, "matchConstraints");
-    object.entry("status").or_insert_with(|| json!({}));
 }
 
-/// Applies the defaults of a ValidatingAdmissionPolicyBinding.
-pub fn default_binding(binding: &mut Value) {
+/// Applies the defaults of a binding.
+pub(crate) fn default_binding(binding: &mut Value) {
     let Some(object) = binding.as_object_mut() else {
         return;
     };

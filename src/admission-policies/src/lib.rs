@@ -1,23 +1,30 @@
-//! Admission policies with CEL expressions: ValidatingAdmissionPolicy and its binding.
+//! Admission policies with CEL expressions: ValidatingAdmissionPolicy, MutatingAdmissionPolicy and their
+//! bindings.
 //!
 //! The messages are those of kube-apiserver.
 
+mod binding;
 mod check;
 mod condition;
 mod defaults;
+mod literal;
 mod matching;
+mod mutating;
+mod mutation;
 mod parameters;
 mod policies;
 mod policy;
 mod request;
 mod types;
 mod validate;
+mod validate_mutating;
+mod validating;
 
-pub use defaults::{default_binding, default_policy};
+pub use mutating::MutateError;
 pub use parameters::{ParamKind, ParamQuery};
-pub use policies::{Denial, Outcome, Policies};
-pub use request::{Operation, Place, Request, Source};
-pub use validate::{validate_binding, validate_policy};
+pub use policies::{Kind, Policies};
+pub use request::{Operation, Place, Request, Source, Subject};
+pub use validating::{Denial, Outcome};
 
 use serde_json::Value;
 

@@ -57,25 +57,14 @@ pub(crate) struct Evaluation {
 impl Policy {
     pub(crate) fn compile(policy: &Value) -> Self {
         let spec = &policy["spec"];
-        let named = |member: &str, name: &str, expression: &str| {
-            let each = items(spec, member).iter();
-            each.map(|item| {
-                (
-                    text(item, name).to_owned(),
-                    Expression::compile(text(item, expression)),
-                )
-            })
-            .collect::<Vec<_>>()
-        };
-        let conditions = named("matchConditions", "name", "expression");
         Self {
             rules: Match::of(&spec["matchConstraints"]),
             param_kind: ParamKind::of(&spec["paramKind"]),
             fails: text(spec, "failurePolicy") != "Ignore",
-            conditions: conditions.into_iter().map(|(_, expression)| expression).collect(),
-            variables: named("variables", "name", "expression"),
+            conditions: Expression::list(spec, "matchConditions"),
+            variables: Expression::named(spec, "variables", "name", "expression"),
             validations: items(spec, "validations").iter().map(Validation::of).collect(),
-            annotations: named("auditAnnotations", "key", "valueExpression"),
+            annotations: Expression::named(spec, "auditAnnotations", "key", "valueExpression"),
         }
     }
 
@@ -96,7 +85,7 @@ impl Policy {
     /// Evaluates the policy. `value` returns the value of a variable.
     pub(crate) fn evaluate(&self, value: impl Fn(&str) -> Value) -> Evaluation {
         let scope = Scope::new(self.expressions(), value);
-        match self.meets_conditions(&scope) {
+        match scope.meets(&self.conditions) {
             Ok(true) => {}
             Ok(false) => return Evaluation::default(),
             Err(message) => return self.failed(0, message),
@@ -139,22 +128,6 @@ impl Policy {
         Evaluation {
             failures: self.fails.then_some(failure).into_iter().collect(),
             ..Evaluation::default()
-        }
-    }
-
-    fn meets_conditions(&self, scope: &Scope<'_>) -> Result<bool, String> {
-        let mut errors = Vec::new();
-        for condition in &self.conditions {
-            match scope.evaluate(condition) {
-                Ok(Cel::Bool(true)) => {}
-                Ok(_) => return Ok(false),
-                Err(err) => errors.push(err),
-            }
-        }
-        match errors.as_slice() {
-            [] => Ok(true),
-            [one] => Err(one.clone()),
-            several => Err(format!("[{}]", several.join(", "))),
         }
     }
 }

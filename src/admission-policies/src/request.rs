@@ -74,6 +74,14 @@ pub trait Source {
     fn has_kind(&self, api_version: &str, kind: &str) -> bool;
 }
 
+/// Object that mutating policies change.
+pub trait Subject: Source {
+    /// Merges a configuration into an object in the form of a place.
+    fn merged(&self, place: &Place, object: &Value, configuration: &Value) -> Result<Value, String>;
+    /// Replaces the new object. Fails if it is no object of the kind.
+    fn replace(&mut self, place: &Place, object: Value) -> Result<(), String>;
+}
+
 impl Request<'_> {
     /// Returns the place of the request itself.
     pub(crate) fn own(&self) -> &Place {
@@ -85,8 +93,20 @@ impl Request<'_> {
         own.group.is_empty() && own.resource == "namespaces"
     }
 
+    /// Returns the value of a variable of an expression.
+    pub(crate) fn root(&self, root: &str, place: &Place, parameter: &Value, source: &dyn Source) -> Value {
+        match root {
+            "object" => source.object(place),
+            "oldObject" => source.old_object(place),
+            "request" => self.variable(place, source),
+            "namespaceObject" => self.namespace_variable(source),
+            "params" => parameter.clone(),
+            _ => Value::Null,
+        }
+    }
+
     /// Returns the variable `request` of a policy that selects a place.
-    pub(crate) fn variable(&self, place: &Place, source: &dyn Source) -> Value {
+    fn variable(&self, place: &Place, source: &dyn Source) -> Value {
         let kind =
             |place: &Place| json!({"group": place.kind[0], "version": place.kind[1], "kind": place.kind[2]});
         let resource = |place: &Place| json!({"group": place.group, "version": place.version, "resource": place.resource});
@@ -115,7 +135,7 @@ impl Request<'_> {
     }
 
     /// Returns the variable `namespaceObject`.
-    pub(crate) fn namespace_variable(&self, source: &dyn Source) -> Value {
+    fn namespace_variable(&self, source: &dyn Source) -> Value {
         let namespace = (!self.is_namespace() && !self.namespace.is_empty())
             .then(|| source.namespace(self.namespace))
             .flatten();

@@ -54,7 +54,7 @@ fn policy(spec: &Value) -> Value {
     for (member, value) in spec.as_object().expect("an object") {
         policy["spec"][member] = value.clone();
     }
-    default_policy(&mut policy);
+    Kind::ValidatingPolicy.default(&mut policy);
     policy
 }
 
@@ -63,17 +63,21 @@ fn binding(spec: &Value) -> Value {
     for (member, value) in spec.as_object().expect("an object") {
         binding["spec"][member] = value.clone();
     }
-    default_binding(&mut binding);
+    Kind::ValidatingBinding.default(&mut binding);
     binding
 }
 
 fn decide_with(spec: &Value, bound: &Value, operation: Operation) -> Outcome {
     let policy = policy(spec);
-    let errors: Vec<String> = validate_policy(&policy).iter().map(FieldError::summary).collect();
+    let errors: Vec<String> = Kind::ValidatingPolicy
+        .validate(&policy)
+        .iter()
+        .map(FieldError::summary)
+        .collect();
     assert_eq!(errors, [""; 0], "{policy}");
     let mut policies = Policies::default();
-    policies.set_policy("p", Some(&policy));
-    policies.set_binding("b", Some(&binding(bound)));
+    policies.set(Kind::ValidatingPolicy, "p", Some(&policy));
+    policies.set(Kind::ValidatingBinding, "b", Some(&binding(bound)));
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "managedFields": []},
         "data": {"a": "b"}});
     let objects = match operation {
@@ -131,7 +135,8 @@ fn denies_expression(expression: &str, expect: &str) {
 }
 
 fn rejects(spec: &Value, expect: &[&str]) {
-    let errors: Vec<String> = validate_policy(&policy(spec))
+    let errors: Vec<String> = Kind::ValidatingPolicy
+        .validate(&policy(spec))
         .iter()
         .map(FieldError::summary)
         .collect();
@@ -342,7 +347,7 @@ fn rejects_expressions_that_do_not_compile() {
         let shown = format!("compilation failed: ERROR: <input>:1:1: {text}\n | {variable}.x\n | ^");
         check(&format!("{variable}.x"), &shown);
     }
-    let authorizer = validate_policy(&policy(
+    let authorizer = Kind::ValidatingPolicy.validate(&policy(
         &json!({"validations": [{"expression": "authorizer.group('').x"}]}),
     ));
     let summary = authorizer[0].summary();
@@ -381,7 +386,8 @@ fn rejects_invalid_members() {
             "spec.matchConstraints.resourceRules: Required value",
         ],
     );
-    let errors = validate_binding(&binding(&json!({"paramRef": {}, "validationActions": []})));
+    let errors =
+        Kind::ValidatingBinding.validate(&binding(&json!({"paramRef": {}, "validationActions": []})));
     let errors: Vec<String> = errors.iter().map(FieldError::summary).collect();
     assert_eq!(
         errors,

@@ -17,9 +17,16 @@ pub(crate) enum Type {
     Map(Box<Type>, Box<Type>),
     Optional(Box<Type>),
     Record(&'static Record),
+    /// Object literal, by the name of its type.
+    Literal(String),
     /// Composed variables of a policy.
     Composed(Vec<(String, Type)>),
 }
+
+/// Name of the type of an operation of a JSON patch.
+pub(crate) const PATCH: &str = "JSONPatch";
+/// Name of the type of a configuration.
+pub(crate) const OBJECT: &str = "Object";
 
 pub(crate) const BOOL: Type = Type::Simple("bool");
 pub(crate) const INT: Type = Type::Simple("int");
@@ -40,6 +47,7 @@ impl fmt::Display for Type {
             Self::Map(key, value) => write!(f, "map({key}, {value})"),
             Self::Optional(inner) => write!(f, "optional_type({inner})"),
             Self::Record(record) => f.write_str(record.name),
+            Self::Literal(name) => f.write_str(name),
             Self::Composed(_) => f.write_str("kubernetes.variables"),
         }
     }
@@ -62,6 +70,11 @@ impl Type {
                 let found = record.fields.iter().find(|(name, _)| *name == field);
                 found.map(|(_, field)| field.of()).ok_or_else(undefined)
             }
+            Self::Literal(name) if name == PATCH => match field {
+                "op" | "path" | "from" => Ok(STRING),
+                _ => Ok(Self::Dyn),
+            },
+            Self::Literal(_) => Ok(Self::Dyn),
             Self::Composed(variables) => {
                 let found = variables.iter().find(|(name, _)| name == field);
                 found.map(|(_, of)| of.clone()).ok_or_else(undefined)
@@ -75,9 +88,21 @@ impl Type {
         match self {
             Self::Dyn => Self::Dyn,
             Self::List(inner) | Self::Map(_, inner) => (**inner).clone(),
-            Self::Unknown | Self::Simple(_) | Self::Optional(_) | Self::Record(_) | Self::Composed(_) => {
-                Self::Unknown
-            }
+            Self::Unknown
+            | Self::Simple(_)
+            | Self::Optional(_)
+            | Self::Record(_)
+            | Self::Literal(_)
+            | Self::Composed(_) => Self::Unknown,
+        }
+    }
+
+    /// Returns false if a value of this type is certainly not of the other type.
+    pub(crate) fn may_be(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unknown, _) => true,
+            (Self::List(own), Self::List(other)) => own.may_be(other),
+            (own, other) => own == other,
         }
     }
 
@@ -241,11 +266,22 @@ static NAMESPACE: Record = Record {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declarations {
     pub(crate) has_params: bool,
+    /// True if the expression can create configurations and patches.
+    pub(crate) has_patches: bool,
     /// Composed variables, or `None` where none can be used.
     pub(crate) composed: Option<Vec<(String, Type)>>,
 }
 
 impl Declarations {
+    /// Returns true if object literals can have a type with this name.
+    pub(crate) fn has_literal(&self, name: &str) -> bool {
+        let is_part = || {
+            name.strip_prefix(OBJECT)
+                .is_some_and(|path| path.starts_with('.'))
+        };
+        self.has_patches && (name == PATCH || name == OBJECT || is_part())
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<Type> {
         match name {
             "object" | "oldObject" => Some(Type::Dyn),

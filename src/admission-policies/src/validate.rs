@@ -10,7 +10,7 @@ use crate::{items, text, texts};
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::names::{self, label_selector};
 
-const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
+pub(crate) const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
@@ -21,7 +21,7 @@ const ANNOTATIONS_MAX: usize = 20;
 const ANNOTATION_EXPRESSION_BYTES_MAX: usize = 5 << 10;
 
 /// Validates a ValidatingAdmissionPolicy, except its metadata.
-pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
+pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
     let spec = &policy["spec"];
     let mut errors = Vec::new();
     check_choice(
@@ -35,18 +35,10 @@ pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
     if has_params {
         check_param_kind(&spec["paramKind"], &mut errors);
     }
-    let constraints = &spec["matchConstraints"];
-    if constraints.is_object() {
-        check_match(constraints, "spec.matchConstraints", &mut errors);
-        if items(constraints, "resourceRules").is_empty() {
-            errors.push(FieldError::required("spec.matchConstraints.resourceRules", ""));
-        }
-    } else {
-        errors.push(FieldError::required("spec.matchConstraints", ""));
-    }
+    check_constraints(spec, &mut errors);
     let mut declared = Declarations {
         has_params,
-        composed: None,
+        ..Declarations::default()
     };
     check_conditions(spec, &declared, &mut errors);
     check_variables(spec, &mut declared, &mut errors);
@@ -57,19 +49,10 @@ pub fn validate_policy(policy: &Value) -> Vec<FieldError> {
 }
 
 /// Validates a ValidatingAdmissionPolicyBinding, except its metadata.
-pub fn validate_binding(binding: &Value) -> Vec<FieldError> {
+pub(crate) fn validate_binding(binding: &Value) -> Vec<FieldError> {
     let spec = &binding["spec"];
     let mut errors = Vec::new();
-    match text(spec, "policyName") {
-        "" => errors.push(FieldError::required("spec.policyName", "")),
-        name => reject("spec.policyName", name, names::dns_subdomain(name), &mut errors),
-    }
-    if spec["paramRef"].is_object() {
-        check_param_ref(&spec["paramRef"], "spec.paramRef", &mut errors);
-    }
-    if spec["matchResources"].is_object() {
-        check_match(&spec["matchResources"], "spec.matchResources", &mut errors);
-    }
+    check_binding(spec, &mut errors);
     let field = "spec.validationActions";
     let actions = texts(spec, "validationActions");
     for (index, action) in actions.iter().enumerate() {
@@ -95,13 +78,46 @@ pub fn validate_binding(binding: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// Checks the fields of bindings of all kinds.
+pub(crate) fn check_binding(spec: &Value, errors: &mut Vec<FieldError>) {
+    match text(spec, "policyName") {
+        "" => errors.push(FieldError::required("spec.policyName", "")),
+        name => reject("spec.policyName", name, names::dns_subdomain(name), errors),
+    }
+    if spec["paramRef"].is_object() {
+        check_param_ref(&spec["paramRef"], "spec.paramRef", errors);
+    }
+    if spec["matchResources"].is_object() {
+        check_match(&spec["matchResources"], "spec.matchResources", errors);
+    }
+}
+
+/// Checks the rules of a policy.
+pub(crate) fn check_constraints(spec: &Value, errors: &mut Vec<FieldError>) {
+    let constraints = &spec["matchConstraints"];
+    if constraints.is_object() {
+        check_match(constraints, "spec.matchConstraints", errors);
+        if items(constraints, "resourceRules").is_empty() {
+            errors.push(FieldError::required("spec.matchConstraints.resourceRules", ""));
+        }
+    } else {
+        errors.push(FieldError::required("spec.matchConstraints", ""));
+    }
+}
+
 fn reject(field: &str, value: &str, faults: Vec<String>, errors: &mut Vec<FieldError>) {
     for fault in faults {
         errors.push(FieldError::invalid_text(field, value, &fault));
     }
 }
 
-fn check_choice(object: &Value, member: &str, field: &str, choices: &[&str], errors: &mut Vec<FieldError>) {
+pub(crate) fn check_choice(
+    object: &Value,
+    member: &str,
+    field: &str,
+    choices: &[&str],
+    errors: &mut Vec<FieldError>,
+) {
     match text(object, member) {
         "" => errors.push(FieldError::required(field, "")),
         chosen if choices.contains(&chosen) => {}
@@ -109,7 +125,7 @@ fn check_choice(object: &Value, member: &str, field: &str, choices: &[&str], err
     }
 }
 
-fn check_expression(
+pub(crate) fn check_expression(
     field: &str,
     source: &str,
     declared: &Declarations,
@@ -122,7 +138,7 @@ fn check_expression(
     })
 }
 
-fn check_param_kind(kind: &Value, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_param_kind(kind: &Value, errors: &mut Vec<FieldError>) {
     let field = "spec.paramKind.apiVersion";
     let api_version = text(kind, "apiVersion");
     match api_version.split('/').collect::<Vec<_>>()[..] {
@@ -313,7 +329,7 @@ fn check_resources(rule: &Value, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_conditions(spec: &Value, declared: &Declarations, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_conditions(spec: &Value, declared: &Declarations, errors: &mut Vec<FieldError>) {
     let conditions = items(spec, "matchConditions");
     if conditions.len() as u64 > CONDITIONS_MAX {
         let field = "spec.matchConditions";
@@ -340,7 +356,7 @@ fn check_conditions(spec: &Value, declared: &Declarations, errors: &mut Vec<Fiel
     }
 }
 
-fn check_variables(spec: &Value, declared: &mut Declarations, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_variables(spec: &Value, declared: &mut Declarations, errors: &mut Vec<FieldError>) {
     for (index, variable) in items(spec, "variables").iter().enumerate() {
         let field = |member: &str| format!("spec.variables[{index}].{member}");
         let name = text(variable, "name");

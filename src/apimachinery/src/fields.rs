@@ -16,6 +16,7 @@ mod manager;
 mod managers;
 mod members;
 mod merge;
+mod mutation;
 mod path_element;
 mod reconcile;
 mod remove;
@@ -31,6 +32,7 @@ pub use conflict::{Conflict, Conflicts};
 pub use field_set::FieldSet;
 pub use manager::{Manager, Operation};
 pub use managers::{DecodeManagersError, Managers, Tracked};
+pub use mutation::MutationError;
 pub use schema::TypeSchema;
 
 #[cfg(test)]

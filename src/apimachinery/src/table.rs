@@ -27,8 +27,8 @@ enum Cell {
     Entries(&'static [&'static str]),
     Event(EventCell),
     Csr(CsrCell),
-    /// Number of validations of an admission policy.
-    Validations,
+    /// Number of items of a list in the specification of an admission policy.
+    Items(&'static str),
     /// Kind of the parameters of an admission policy.
     ParamKind,
     /// Parameters of the binding of an admission policy.
@@ -167,23 +167,20 @@ impl Table {
             ("rbac.authorization.k8s.io", "ClusterRoleBinding") => {
                 binding_columns(ROLE_OF_CLUSTER_BINDING_DESCRIPTION, "clusterRoleBinding")
             }
-            ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => vec![
-                Column::name(),
-                Column::new(
-                    "Validations",
-                    "integer",
-                    "Validations indicates the number of validation rules defined in this configuration",
-                    Cell::Validations,
-                ),
-                Column::new(
-                    "ParamKind",
-                    "string",
-                    "ParamKind specifies the kind of resources used to parameterize this policy",
-                    Cell::ParamKind,
-                ),
-                age(),
-            ],
-            ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => vec![
+            ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => policy_columns(
+                "Validations",
+                "Validations indicates the number of validation rules defined in this configuration",
+                "spec.validations",
+            ),
+            ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => policy_columns(
+                "Mutations",
+                "Mutation indicates the number of mutations rules defined in this configuration",
+                "spec.mutations",
+            ),
+            (
+                "admissionregistration.k8s.io",
+                "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding",
+            ) => vec![
                 Column::name(),
                 Column::new(
                     "PolicyName",
@@ -289,6 +286,20 @@ fn csr_columns() -> Vec<Column> {
 const ROLE_OF_BINDING_DESCRIPTION: &str = "RoleRef can reference a Role in the current namespace or a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error.";
 const ROLE_OF_CLUSTER_BINDING_DESCRIPTION: &str = "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be resolved, the Authorizer must return an error.";
 
+fn policy_columns(items: &str, description: &str, list: &'static str) -> Vec<Column> {
+    vec![
+        Column::name(),
+        Column::new(items, "integer", description, Cell::Items(list)),
+        Column::new(
+            "ParamKind",
+            "string",
+            "ParamKind specifies the kind of resources used to parameterize this policy",
+            Cell::ParamKind,
+        ),
+        Column::new("Age", "string", CREATED_DESCRIPTION, Cell::Age),
+    ]
+}
+
 fn binding_columns(role: &str, kind: &str) -> Vec<Column> {
     let subjects = |name: &str, subject: &'static str| {
         let description = format!("{name} in the {kind}");
@@ -389,8 +400,8 @@ impl Column {
             }
             Cell::Event(cell) => event_cell(*cell, object, now),
             Cell::Csr(cell) => csr_cell(*cell, object),
-            Cell::Validations => {
-                let list = at(object, "spec.validations").and_then(Value::as_array);
+            Cell::Items(path) => {
+                let list = at(object, path).and_then(Value::as_array);
                 Value::from(list.map_or(0, Vec::len))
             }
             Cell::ParamKind => Value::from(match at(object, "spec.paramKind") {

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use serde_json::Value;
 
-use crate::builtin::{BINDING_STORAGE, POLICY_STORAGE};
+use crate::builtin::ADMISSION_STORAGE;
 use rooflet_admission_policies::Policies;
 use rooflet_store::{Key, ListOptions, Store};
 
@@ -16,7 +16,7 @@ impl StoredPolicies {
     /// Reads all policies and bindings of the store.
     pub(crate) fn load(store: &Store) -> Self {
         let policies = Self::default();
-        for prefix in [POLICY_STORAGE, BINDING_STORAGE] {
+        for (_, prefix) in ADMISSION_STORAGE {
             let listed = store.list(prefix, &ListOptions::default());
             for record in listed.map(|listing| listing.records).unwrap_or_default() {
                 policies.refresh(store, &record.key);
@@ -27,21 +27,15 @@ impl StoredPolicies {
 
     /// Reads one object again, if the key is that of a policy or binding.
     pub(crate) fn refresh(&self, store: &Store, key: &Key) {
-        let policy = key.as_str().strip_prefix(POLICY_STORAGE);
-        let binding = key.as_str().strip_prefix(BINDING_STORAGE);
-        if policy.is_none() && binding.is_none() {
+        let named = |(kind, prefix)| Some((kind, key.as_str().strip_prefix(prefix)?));
+        let Some((kind, name)) = ADMISSION_STORAGE.into_iter().find_map(named) else {
             return;
-        }
+        };
         // The object is read while the policies are locked, so that an older object never replaces a
         // newer one.
         let mut policies = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let object = store.get(key).map(|record| record.json());
-        if let Some(name) = policy {
-            policies.set_policy(name, object.as_deref());
-        }
-        if let Some(name) = binding {
-            policies.set_binding(name, object.as_deref());
-        }
+        policies.set(kind, name, object.as_deref());
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Policies> {

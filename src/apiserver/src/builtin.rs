@@ -6,7 +6,6 @@
 mod admission;
 mod certificate_signing_request;
 mod config_map;
-mod event;
 mod lease;
 mod namespace;
 pub(crate) mod review;
@@ -25,17 +24,18 @@ use crate::crd;
 use crate::object;
 use crate::object::metadata::FinalizerRule;
 use crate::registry::resource::Subresource;
+use rooflet_admission_policies::Kind as Admission;
+use rooflet_apimachinery::event;
 use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::typed::Types;
 use rooflet_apimachinery::verb::Verb;
 
-use admission::Admission;
 use review::Review;
 use role_binding::Scope;
 
-pub(crate) use admission::{BINDING_STORAGE, POLICY_STORAGE};
+pub(crate) use admission::ADMISSION_STORAGE;
 pub(crate) use namespace::{initial_namespaces, is_terminating, mark_terminating};
 
 /// Maximum size of the data of a ConfigMap or Secret.
@@ -167,7 +167,7 @@ pub(crate) fn go_package(group: &str) -> &str {
 
 impl BuiltIn {
     /// All kinds in discovery order.
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::ConfigMap,
         Self::Event,
         Self::Namespace,
@@ -185,8 +185,10 @@ impl BuiltIn {
         Self::ClusterRole,
         Self::RoleBinding,
         Self::Role,
-        Self::Admission(Admission::Policy),
-        Self::Admission(Admission::Binding),
+        Self::Admission(Admission::MutatingPolicy),
+        Self::Admission(Admission::MutatingBinding),
+        Self::Admission(Admission::ValidatingPolicy),
+        Self::Admission(Admission::ValidatingBinding),
         Self::CustomResourceDefinition,
         Self::Lease,
     ];
@@ -316,7 +318,7 @@ impl BuiltIn {
                 storage: CLUSTER_ROLE_BINDING_STORAGE,
                 ..RBAC
             },
-            Self::Admission(admission) => admission.facts(),
+            Self::Admission(kind) => admission::facts(kind),
             Self::Review(review) => review.facts(),
         }
     }
@@ -435,7 +437,9 @@ impl BuiltIn {
                 Self::Namespace | Self::CustomResourceDefinition | Self::Admission(_),
                 Some(Subresource::Status),
             ) => &[&["spec"]],
-            (Self::CustomResourceDefinition | Self::Admission(Admission::Policy), None) => &[&["status"]],
+            (Self::CustomResourceDefinition | Self::Admission(Admission::ValidatingPolicy), None) => {
+                &[&["status"]]
+            }
             (Self::CertificateSigningRequest, None) => &[&["spec"], &["status"]],
             (Self::CertificateSigningRequest, Some(Subresource::Status)) => {
                 &[&["spec"], &["status", "conditions"]]
@@ -475,7 +479,7 @@ impl BuiltIn {
     pub(crate) fn default(self, object: &mut Value) {
         match self {
             Self::Secret => secret::default(object),
-            Self::Admission(admission) => admission.default(object),
+            Self::Admission(kind) => kind.default(object),
             Self::Review(review) => review.default(object),
             Self::Event | Self::EventsEvent => event::default(object),
             Self::Namespace => namespace::default(object),
@@ -495,7 +499,7 @@ impl BuiltIn {
         match self {
             Self::CertificateSigningRequest => certificate_signing_request::prepare_create(object, by),
             Self::Namespace => namespace::prepare_create(object),
-            Self::Admission(admission) => admission.prepare_create(object),
+            Self::Admission(kind) => admission::prepare_create(kind, object),
             Self::CustomResourceDefinition => crd::prepare_create(object),
             Self::ConfigMap
             | Self::Secret
@@ -518,7 +522,7 @@ impl BuiltIn {
                 certificate_signing_request::prepare_update(object, old, subresource, now);
             }
             Self::Namespace => namespace::prepare_update(object, old, subresource),
-            Self::Admission(admission) => admission.prepare_update(object, old, subresource),
+            Self::Admission(_) => admission::prepare_update(object, old, subresource),
             Self::CustomResourceDefinition => crd::prepare_update(object, old, subresource),
             Self::ConfigMap
             | Self::Secret
@@ -549,7 +553,7 @@ impl BuiltIn {
             Self::ClusterRole => role::validate_cluster_role(object),
             Self::RoleBinding => role_binding::validate(object, old, Scope::Namespace),
             Self::ClusterRoleBinding => role_binding::validate(object, old, Scope::Cluster),
-            Self::Admission(admission) => admission.validate(object, old),
+            Self::Admission(kind) => admission::validate(kind, object, old),
             Self::Review(review) => review.validate(object),
         }
     }
@@ -590,7 +594,8 @@ impl BuiltIn {
             (Self::Namespace, "status.phase") => at(&["status", "phase"]),
             (Self::Secret, "type") => at(&["type"]),
             (Self::CertificateSigningRequest, "spec.signerName") => at(&["spec", "signerName"]),
-            (Self::Event | Self::EventsEvent, field) => event::selectable_field(self, object, field),
+            (Self::Event, field) => event::selectable_field(event::Form::Core, object, field),
+            (Self::EventsEvent, field) => event::selectable_field(event::Form::Events, object, field),
             _ => None,
         }
     }

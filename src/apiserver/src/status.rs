@@ -376,6 +376,29 @@ impl ApiError {
         err
     }
 
+    /// Creates the error of mutating admission policies. As in kube-apiserver, the code of an invalid
+    /// request is 403.
+    pub(crate) fn not_mutated(
+        resource: &GroupResource,
+        name: &str,
+        messages: Vec<String>,
+        is_invalid: bool,
+    ) -> Self {
+        let mut err = Self::forbidden(resource, name, "");
+        err.0.message = messages.first().cloned().unwrap_or_default();
+        if is_invalid {
+            err.0.reason = Reason::Invalid;
+        }
+        if let Some(details) = &mut err.0.details {
+            details.causes.extend(messages.into_iter().map(|message| Cause {
+                reason: String::new(),
+                message,
+                field: String::new(),
+            }));
+        }
+        err
+    }
+
     pub(crate) fn namespace_terminating(resource: &GroupResource, name: &str, namespace: &str) -> Self {
         let reason =
             format!("unable to create new content in namespace {namespace} because it is being terminated");

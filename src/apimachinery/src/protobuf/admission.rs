@@ -2,17 +2,13 @@
 
 use super::messages::{Field, LABEL_SELECTOR, OBJECT_META, Shape, list, one};
 
-pub(super) const POLICY: &[Field] = &[
+pub(super) const VALIDATING_POLICY: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
         "spec",
         Shape::Message(&[
-            one(
-                1,
-                "paramKind",
-                Shape::Message(&[one(1, "apiVersion", Shape::Text), one(2, "kind", Shape::Text)]),
-            ),
+            one(1, "paramKind", Shape::Message(PARAM_KIND)),
             one(2, "matchConstraints", Shape::Message(MATCH_RESOURCES)),
             list(
                 3,
@@ -64,27 +60,67 @@ pub(super) const POLICY: &[Field] = &[
     ),
 ];
 
-pub(super) const BINDING: &[Field] = &[
+pub(super) const VALIDATING_BINDING: &[Field] = &[
     one(1, "metadata", Shape::Message(OBJECT_META)),
     one(
         2,
         "spec",
         Shape::Message(&[
             one(1, "policyName", Shape::Text),
-            one(
-                2,
-                "paramRef",
-                Shape::Message(&[
-                    one(1, "name", Shape::Text),
-                    one(2, "namespace", Shape::Text),
-                    one(3, "selector", Shape::Message(LABEL_SELECTOR)),
-                    one(4, "parameterNotFoundAction", Shape::Text),
-                ]),
-            ),
+            one(2, "paramRef", Shape::Message(PARAM_REF)),
             one(3, "matchResources", Shape::Message(MATCH_RESOURCES)),
             list(4, "validationActions", Shape::Text),
         ]),
     ),
+];
+
+pub(super) const MUTATING_POLICY: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            one(1, "paramKind", Shape::Message(PARAM_KIND)),
+            one(2, "matchConstraints", Shape::Message(MATCH_RESOURCES)),
+            list(3, "variables", Shape::Message(NAMED_EXPRESSION)),
+            list(
+                4,
+                "mutations",
+                Shape::Message(&[
+                    one(2, "patchType", Shape::Text),
+                    one(3, "applyConfiguration", Shape::Message(EXPRESSION)),
+                    one(4, "jsonPatch", Shape::Message(EXPRESSION)),
+                ]),
+            ),
+            one(5, "failurePolicy", Shape::Text),
+            list(6, "matchConditions", Shape::Message(NAMED_EXPRESSION)),
+            one(7, "reinvocationPolicy", Shape::Text),
+        ]),
+    ),
+];
+
+pub(super) const MUTATING_BINDING: &[Field] = &[
+    one(1, "metadata", Shape::Message(OBJECT_META)),
+    one(
+        2,
+        "spec",
+        Shape::Message(&[
+            one(1, "policyName", Shape::Text),
+            one(2, "paramRef", Shape::Message(PARAM_REF)),
+            one(3, "matchResources", Shape::Message(MATCH_RESOURCES)),
+        ]),
+    ),
+];
+
+const EXPRESSION: &[Field] = &[one(1, "expression", Shape::Text)];
+
+const PARAM_KIND: &[Field] = &[one(1, "apiVersion", Shape::Text), one(2, "kind", Shape::Text)];
+
+const PARAM_REF: &[Field] = &[
+    one(1, "name", Shape::Text),
+    one(2, "namespace", Shape::Text),
+    one(3, "selector", Shape::Message(LABEL_SELECTOR)),
+    one(4, "parameterNotFoundAction", Shape::Text),
 ];
 
 const NAMED_EXPRESSION: &[Field] = &[one(1, "name", Shape::Text), one(2, "expression", Shape::Text)];
@@ -125,12 +161,30 @@ mod tests {
     fn rules_survive_a_round_trip() {
         let rule = json!({"resourceNames": ["a"], "operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
             "resources": ["configmaps"], "scope": "*"});
-        let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": "p"}, "spec": {"matchConstraints": {"resourceRules": [rule], "matchPolicy": "Exact"},
-            "variables": [{"name": "x", "expression": "1"}]}});
-        let body = crate::protobuf::from_json(&policy).expect("encoded");
-        let read: Value =
-            serde_json::from_slice(&crate::protobuf::to_json(&body).expect("decoded")).expect("JSON");
-        assert_eq!(read, policy);
+        let constraints = json!({"resourceRules": [rule], "matchPolicy": "Exact"});
+        let variables = json!([{"name": "x", "expression": "1"}]);
+        let patch = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
+        for (kind, spec) in [
+            (
+                "ValidatingAdmissionPolicy",
+                json!({"matchConstraints": constraints, "variables": variables}),
+            ),
+            (
+                "MutatingAdmissionPolicy",
+                json!({"matchConstraints": constraints, "variables": variables, "mutations": [patch],
+                    "reinvocationPolicy": "IfNeeded"}),
+            ),
+            (
+                "MutatingAdmissionPolicyBinding",
+                json!({"policyName": "p", "paramRef": {"name": "a"}, "matchResources": constraints}),
+            ),
+        ] {
+            let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+                "metadata": {"name": "p"}, "spec": spec});
+            let body = crate::protobuf::from_json(&object).expect("encoded");
+            let read: Value =
+                serde_json::from_slice(&crate::protobuf::to_json(&body).expect("decoded")).expect("JSON");
+            assert_eq!(read, object);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Kinds with a protobuf form.
 
-use super::admission::{BINDING, POLICY};
+use super::admission::{MUTATING_BINDING, MUTATING_POLICY, VALIDATING_BINDING, VALIDATING_POLICY};
 use super::definition::CUSTOM_RESOURCE_DEFINITION;
 use super::messages::{
     CERTIFICATE_SIGNING_REQUEST, CLUSTER_ROLE, CONFIG_MAP, CORE_EVENT, DELETE_OPTIONS, EVENT, Field, LEASE,
@@ -31,8 +31,10 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
         ("authorization.k8s.io/v1", "SubjectAccessReview" | "LocalSubjectAccessReview") => {
             SUBJECT_ACCESS_REVIEW
         }
-        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => POLICY,
-        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => BINDING,
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => VALIDATING_POLICY,
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => VALIDATING_BINDING,
+        ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy") => MUTATING_POLICY,
+        ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding") => MUTATING_BINDING,
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => CUSTOM_RESOURCE_DEFINITION,
         ("autoscaling/v1", "Scale") => SCALE,
         ("v1", "Status") => STATUS,

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use k8s_openapi::{
     Resource,
     api::{
-        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+        admissionregistration::v1::{
+            MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, ValidatingAdmissionPolicy,
+            ValidatingAdmissionPolicyBinding,
+        },
         authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview},
         authorization::v1::{
             LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview,
@@ -81,6 +84,8 @@ impl Catalogue {
             ClusterRole,
             ClusterRoleBinding,
             CertificateSigningRequest,
+            MutatingAdmissionPolicy,
+            MutatingAdmissionPolicyBinding,
             ValidatingAdmissionPolicy,
             ValidatingAdmissionPolicyBinding,
             Scale,
@@ -146,7 +151,7 @@ fn mark_merges(definitions: &mut BTreeMap<String, Value>) {
     let lists = [
         ("meta.v1.ObjectMeta", "ownerReferences", patched_by_key("uid")),
         ("meta.v1.ObjectMeta", "finalizers", set),
-        ("meta.v1.ObjectMeta", "managedFields", atomic),
+        ("meta.v1.ObjectMeta", "managedFields", atomic.clone()),
         ("core.v1.NamespaceStatus", "conditions", patched_by_key("type")),
         ("core.v1.ServiceAccount", "secrets", patched_by_key("name")),
         (
@@ -158,6 +163,21 @@ fn mark_merges(definitions: &mut BTreeMap<String, Value>) {
             "apiextensions.v1.CustomResourceDefinitionStatus",
             "conditions",
             by_key("type"),
+        ),
+        (
+            "admissionregistration.v1.MutatingAdmissionPolicySpec",
+            "matchConditions",
+            patched_by_key("name"),
+        ),
+        (
+            "admissionregistration.v1.MutatingAdmissionPolicySpec",
+            "mutations",
+            atomic.clone(),
+        ),
+        (
+            "admissionregistration.v1.MutatingAdmissionPolicySpec",
+            "variables",
+            atomic,
         ),
         (
             "admissionregistration.v1.ValidatingAdmissionPolicySpec",

@@ -11,6 +11,7 @@ pub(super) mod cost;
 pub mod dynamic;
 mod library;
 mod lists;
+pub mod message;
 mod names;
 mod parts;
 pub mod problem;

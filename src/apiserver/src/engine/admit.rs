@@ -1,20 +1,93 @@
-//! Check of a write against the admission policies.
+//! Admission policies of a write: changes by mutating policies, then the check by validating policies.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Engine, Target, Warnings, namespace_key, run_blocking, scale_of};
+use super::apply::scale_schema;
+use super::create::{Ownership, resolve_namespace, warn_duplicate_owners};
+use super::{
+    Engine, Target, Warnings, decode_object, namespace_key, ownership, run_blocking, scale, scale_of,
+};
 use crate::admission::Admitted;
+use crate::endpoints::options::FieldValidation;
+use crate::object::{self, managed_fields};
 use crate::registry::Snapshot;
 use crate::registry::resource::{Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
-use rooflet_admission_policies::{Denial, Operation, Outcome, ParamKind, ParamQuery, Place, Request, Source};
+use rooflet_admission_policies::{
+    Denial, MutateError, Operation, Outcome, ParamKind, ParamQuery, Place, Request, Source, Subject,
+};
 use rooflet_apimachinery::verb::Verb;
 use rooflet_store::ListOptions;
 
 impl Engine {
-    /// Checks a write of a user against the admission policies.
+    /// Returns true if mutating policies may change a write.
+    pub(super) fn mutates(&self, target: &Target) -> bool {
+        target.by.is_some() && !self.admission.read().is_never_mutating()
+    }
+
+    /// Applies the mutating policies to a new object in working form. As in kube-apiserver, no manager
+    /// owns the changes of the policies.
+    pub(super) fn mutate_new(
+        &self,
+        target: &Target,
+        working: &mut Value,
+        ownership: Ownership,
+        is_dry_run: bool,
+        warnings: &mut Warnings,
+    ) -> Result<(), ApiError> {
+        if ownership == Ownership::Tracked {
+            let managers = ownership::of_created(target, working, self.clock.now());
+            managed_fields::set(working, managers);
+        }
+        self.mutate(target, working, None, is_dry_run, warnings)
+    }
+
+    /// Applies the mutating policies to the new object of a write, in working form with its managed
+    /// fields.
+    pub(super) fn mutate(
+        &self,
+        target: &Target,
+        new: &mut Value,
+        old: Option<&Value>,
+        is_dry_run: bool,
+        warnings: &mut Warnings,
+    ) -> Result<(), ApiError> {
+        let policies = self.admission.read();
+        let write = Admitted {
+            new: Some(new),
+            old,
+            is_dry_run,
+        };
+        let mut objects = Objects::of(self, target, write);
+        let places = objects.places();
+        let request = request(target, write, &places);
+        let outcome = run_blocking(|| policies.mutate(&request, &mut objects));
+        let is_changed = outcome.map_err(|err| match err {
+            MutateError::Denied { messages, is_invalid } => {
+                let base = object::text(new, &["metadata", "generateName"]);
+                let names = [request.name, base, "Unknown"];
+                let shown = names.into_iter().find(|name| !name.is_empty());
+                let resource = target.resource.group_resource();
+                ApiError::not_mutated(&resource, shown.unwrap_or_default(), messages, is_invalid)
+            }
+            MutateError::Internal(fault) => ApiError::internal(fault),
+        })?;
+        if !is_changed {
+            return Ok(());
+        }
+        let mutated = objects.new.map(Cow::into_owned).unwrap_or_default();
+        let managers = managed_fields::take(new);
+        *new = mutated;
+        managed_fields::set(new, managers);
+        resolve_namespace(target, new)?;
+        warn_duplicate_owners(new, warnings);
+        Ok(())
+    }
+
+    /// Checks a write of a user against the validating policies.
     pub(crate) fn admit(
         &self,
         target: &Target,
@@ -22,40 +95,12 @@ impl Engine {
         warnings: &mut Warnings,
     ) -> Result<(), ApiError> {
         let policies = self.admission.read();
-        let Some(by) = target.by.as_ref().filter(|_| !policies.is_empty()) else {
+        if target.by.is_none() || policies.is_never_validating() {
             return Ok(());
-        };
-        let resource = &target.resource;
-        let objects = Objects {
-            engine: self,
-            snapshot: self.registry.snapshot(),
-            target,
-            write,
-        };
+        }
+        let objects = Objects::of(self, target, write);
         let places = objects.places();
-        let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
-        let namespace = match is_namespace {
-            true => &target.name,
-            false => target.namespace.as_deref().unwrap_or_default(),
-        };
-        let name = if by.verb == Verb::DeleteCollection {
-            ""
-        } else {
-            &target.name
-        };
-        let request = Request {
-            operation: match (write.new, write.old) {
-                (None, _) => Operation::Delete,
-                (Some(_), None) => Operation::Create,
-                (Some(_), Some(_)) => Operation::Update,
-            },
-            places: &places,
-            subresource: target.subresource.map_or("", Subresource::as_str),
-            is_namespaced: resource.namespaced,
-            namespace,
-            name,
-            is_dry_run: write.is_dry_run,
-        };
+        let request = request(target, write, &places);
         let Outcome {
             denial,
             warnings: texts,
@@ -66,9 +111,39 @@ impl Engine {
         let Some(Denial { message, reason }) = denial else {
             return Ok(());
         };
-        let shown = if name.is_empty() { "Unknown" } else { name };
-        let resource = resource.group_resource();
+        let shown = if request.name.is_empty() {
+            "Unknown"
+        } else {
+            request.name
+        };
+        let resource = target.resource.group_resource();
         Err(ApiError::denied(&resource, shown, &reason, &message))
+    }
+}
+
+fn request<'a>(target: &'a Target, write: Admitted<'_>, places: &'a [Place]) -> Request<'a> {
+    let resource = &target.resource;
+    let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
+    let namespace = match is_namespace {
+        true => &target.name,
+        false => target.namespace.as_deref().unwrap_or_default(),
+    };
+    let of_collection = target
+        .by
+        .as_ref()
+        .is_some_and(|by| by.verb == Verb::DeleteCollection);
+    Request {
+        operation: match (write.new, write.old) {
+            (None, _) => Operation::Delete,
+            (Some(_), None) => Operation::Create,
+            (Some(_), Some(_)) => Operation::Update,
+        },
+        places,
+        subresource: target.subresource.map_or("", Subresource::as_str),
+        is_namespaced: resource.namespaced,
+        namespace,
+        name: if of_collection { "" } else { &target.name },
+        is_dry_run: write.is_dry_run,
     }
 }
 
@@ -77,10 +152,21 @@ struct Objects<'a> {
     engine: &'a Engine,
     snapshot: Arc<Snapshot>,
     target: &'a Target,
-    write: Admitted<'a>,
+    new: Option<Cow<'a, Value>>,
+    old: Option<&'a Value>,
 }
 
-impl Objects<'_> {
+impl<'a> Objects<'a> {
+    fn of(engine: &'a Engine, target: &'a Target, write: Admitted<'a>) -> Self {
+        Self {
+            engine,
+            snapshot: engine.registry.snapshot(),
+            target,
+            new: write.new.map(Cow::Borrowed),
+            old: write.old,
+        }
+    }
+
     fn scale(&self) -> Option<&ScalePaths> {
         let custom = self.target.resource.custom()?;
         let is_scale = self.target.subresource == Some(Subresource::Scale);
@@ -110,21 +196,24 @@ impl Objects<'_> {
         if let Some(paths) = self.scale() {
             return scale_of(object, paths).unwrap_or_default();
         }
+        self.resource(place).external(object.clone())
+    }
+
+    fn resource(&self, place: &Place) -> &Resource {
         let found = self
             .snapshot
             .resource(&place.group, &place.version, &place.resource);
-        let resource = found.unwrap_or(&self.target.resource);
-        resource.external(object.clone())
+        found.unwrap_or(&self.target.resource)
     }
 }
 
 impl Source for Objects<'_> {
     fn object(&self, place: &Place) -> Value {
-        self.external(self.write.new, place)
+        self.external(self.new.as_deref(), place)
     }
 
     fn old_object(&self, place: &Place) -> Value {
-        self.external(self.write.old, place)
+        self.external(self.old, place)
     }
 
     fn user(&self) -> Value {
@@ -185,5 +274,46 @@ impl Source for Objects<'_> {
 
     fn has_kind(&self, api_version: &str, kind: &str) -> bool {
         self.snapshot.of_kind(api_version, kind).is_some()
+    }
+}
+
+impl Subject for Objects<'_> {
+    fn merged(&self, place: &Place, object: &Value, configuration: &Value) -> Result<Value, String> {
+        let schema = match self.scale() {
+            Some(_) => scale_schema(),
+            None => self.resource(place).type_schema(),
+        };
+        schema
+            .mutate(object, configuration)
+            .map_err(|err| err.to_string())
+    }
+
+    fn replace(&mut self, place: &Place, object: Value) -> Result<(), String> {
+        if !object.is_object() {
+            return Err("the patched value is not an object".to_owned());
+        }
+        let mut replaced = match self.scale() {
+            Some(paths) => {
+                let mut replaced = self.new.as_deref().cloned().unwrap_or_default();
+                let replicas = object["spec"]["replicas"].as_i64().unwrap_or_default();
+                scale::set(&mut replaced, &paths.spec_replicas, json!(replicas))
+                    .map_err(|err| err.to_string())?;
+                replaced
+            }
+            None => {
+                let resource = self.resource(place);
+                let validation = match resource.custom() {
+                    Some(_) => FieldValidation::Ignore,
+                    None => FieldValidation::Strict,
+                };
+                decode_object(resource, object, Vec::new(), validation, &mut Warnings::default())
+                    .map_err(|fault| fault.text())?
+            }
+        };
+        if self.target.resource.custom().is_some() {
+            replaced["apiVersion"] = Value::from(self.target.resource.api_version());
+        }
+        self.new = Some(Cow::Owned(replaced));
+        Ok(())
     }
 }

@@ -67,11 +67,15 @@ impl Engine {
         let mut working = working;
         resolve_namespace(target, &mut working)?;
         let mut target = target.clone();
-        if target.name.is_empty() {
-            target.name = object::name(&working).to_owned();
-        } else {
-            check_name(&target, &working)?;
-        }
+        let is_named_by_object = target.name.is_empty();
+        let take_name = |target: &mut Target, working: &Value| {
+            if is_named_by_object {
+                target.name = object::name(working).to_owned();
+                return Ok(());
+            }
+            check_name(target, working)
+        };
+        take_name(&mut target, &working)?;
         self.check_namespace(&target, true)?;
         if resource.custom().is_some_and(|custom| custom.is_terminating) {
             let reason = "create not allowed while custom resource definition is terminating";
@@ -82,6 +86,12 @@ impl Engine {
             ));
         }
         warn_duplicate_owners(&mut working, warnings);
+        let mut ownership = ownership;
+        if self.mutates(&target) {
+            self.mutate_new(&target, &mut working, ownership, options.dry_run, warnings)?;
+            take_name(&mut target, &working)?;
+            ownership = Ownership::Given;
+        }
         let base = object::text(&working, &["metadata", "generateName"]).to_owned();
         let generates = target.name.is_empty() && !base.is_empty();
         let attempts = if generates { GENERATE_NAME_ATTEMPTS } else { 1 };

@@ -15,7 +15,8 @@ use rooflet_apimachinery::time::format_time;
 /// Placeholder for unset replicas while a Scale is edited.
 const UNSET_REPLICAS: i64 = i32::MIN as i64;
 
-fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError> {
+/// Sets the value at a path of keys.
+pub(super) fn set(object: &mut Value, path: &[String], value: Value) -> Result<(), ApiError> {
     let Some((last, parents)) = path.split_last() else {
         return Ok(());
     };

@@ -120,12 +120,19 @@ impl Engine {
         }
         let requires_version = check_version(target, &new, &record, edit)?;
         warn_duplicate_owners(&mut new, warnings);
+        let sent = self.mutates(target).then(|| new.clone());
         metadata::inherit(&mut new, &old);
         let now = self.clock.now();
         let managers = match edit {
             Edit::Own(_) => managed_fields::text(&new),
             Edit::Replace(_) | Edit::Change(_) => ownership::of_updated(target, &new, &old, now),
         };
+        if let Some(mut sent) = sent {
+            managed_fields::set(&mut sent, managers.clone());
+            self.mutate(target, &mut sent, Some(&old), options.dry_run, warnings)?;
+            metadata::inherit(&mut sent, &old);
+            new = sent;
+        }
         prepare(resource, &mut new, &old, target.subresource, now);
         managed_fields::set(&mut new, managers);
         target.check_change(Some(&old), &new)?;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::names::MEMBER;
 use super::parts::parts_mut;
-use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, parse, shape};
+use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, message, parse, shape};
 use crate::schema::node::Node;
 
 /// Variable with the fields of the composed variables of a policy.
@@ -229,7 +229,12 @@ impl Rewrite<'_> {
             | Expr::List(_)
             | Expr::Literal(_)
             | Expr::Map(_)
-            | Expr::Struct(_)) => parts_mut(other).into_iter().for_each(|part| self.visit(part)),
+            | Expr::Struct(_)) => {
+                parts_mut(other).into_iter().for_each(|part| self.visit(part));
+                if let Expr::Struct(literal) = other {
+                    *other = Expr::Call(message::call(id, std::mem::take(literal)));
+                }
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use kube_cel::{
 use regex::Regex;
 
 use super::names::NEGATE;
-use super::{budget, dynamic, shape, time_zone};
+use super::{budget, dynamic, message, shape, time_zone};
 use crate::schema::pattern;
 
 /// Maximum number of cached patterns.
@@ -45,6 +45,7 @@ pub(super) fn context() -> Context<'static> {
     budget::register(&mut context);
     shape::register(&mut context);
     dynamic::register(&mut context);
+    message::register(&mut context);
     context
 }
 

@@ -4,9 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::BuiltIn;
-use crate::object;
-use rooflet_apimachinery::schema::{FieldError, names};
+use crate::schema::{FieldError, names};
 
 /// Pairs of core field and `events.k8s.io/v1` field.
 const RENAMES: [(&str, &str); 7] = [
@@ -21,11 +19,19 @@ const RENAMES: [(&str, &str); 7] = [
 const SHORT_TEXT_MAX_BYTES: usize = 128;
 const NOTE_MAX_BYTES: usize = 1024;
 
-/// Group version in which a client wrote an event. Validation differs between them.
+/// Group version of an event. Names of fields and validation differ between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
+    /// `v1`, the form in which events are stored.
     Core,
+    /// `events.k8s.io/v1`.
     Events,
+}
+
+/// Returns the text at a path of keys, or an empty text if there is none.
+fn text_at<'a>(event: &'a Value, path: &[&str]) -> &'a str {
+    let found = path.iter().try_fold(event, |value, key| value.get(key));
+    found.and_then(Value::as_str).unwrap_or_default()
 }
 
 fn rename(mut object: Value, pairs: impl Iterator<Item = (&'static str, &'static str)>) -> Value {
@@ -39,7 +45,8 @@ fn rename(mut object: Value, pairs: impl Iterator<Item = (&'static str, &'static
     object
 }
 
-pub(super) fn to_events_v1(event: Value) -> Value {
+/// Converts an event from the stored form to `events.k8s.io/v1`.
+pub fn to_events_v1(event: Value) -> Value {
     let mut event = rename(event, RENAMES.into_iter());
     // `events.k8s.io/v1` omits empty values of these fields.
     if let Some(map) = event.as_object_mut() {
@@ -52,12 +59,13 @@ pub(super) fn to_events_v1(event: Value) -> Value {
     event
 }
 
-pub(super) fn from_events_v1(event: Value) -> Value {
+/// Converts an event from `events.k8s.io/v1` to the stored form.
+pub fn from_events_v1(event: Value) -> Value {
     rename(event, RENAMES.into_iter().map(|(core, events)| (events, core)))
 }
 
 /// Sets members that are serialized even if they are empty.
-pub(super) fn default(event: &mut Value) {
+pub fn default(event: &mut Value) {
     let Some(map) = event.as_object_mut() else { return };
     for (field, empty) in [
         ("involvedObject", json!({})),
@@ -72,11 +80,11 @@ pub(super) fn default(event: &mut Value) {
     }
 }
 
-pub(super) fn validate(event: &Value, old: Option<&Value>, form: Form) -> Vec<FieldError> {
+pub fn validate(event: &Value, old: Option<&Value>, form: Form) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let is_new_style = event["eventTime"].is_string();
-    let namespace = object::namespace(event);
-    let involved = object::text(event, &["involvedObject", "namespace"]);
+    let namespace = text_at(event, &["metadata", "namespace"]);
+    let involved = text_at(event, &["involvedObject", "namespace"]);
     let matches = if is_new_style {
         !involved.is_empty() || matches!(namespace, "" | "default" | "kube-system")
     } else if involved.is_empty() {
@@ -108,7 +116,7 @@ fn check_new_style(event: &Value, form: Form, errors: &mut Vec<FieldError>) {
         Form::Core => "reportingComponent",
         Form::Events => "reportingController",
     };
-    let controller = object::text(event, &["reportingComponent"]);
+    let controller = text_at(event, &["reportingComponent"]);
     if controller.is_empty() {
         errors.push(FieldError::required(controller_field, ""));
     }
@@ -121,7 +129,7 @@ fn check_new_style(event: &Value, form: Form, errors: &mut Vec<FieldError>) {
         ("reason", true, SHORT_TEXT_MAX_BYTES),
         ("message", false, NOTE_MAX_BYTES),
     ] {
-        let text = object::text(event, &[field]);
+        let text = text_at(event, &[field]);
         if is_required && text.is_empty() {
             errors.push(FieldError::required(field, ""));
         }
@@ -154,7 +162,7 @@ fn check_strict_create(event: &Value, errors: &mut Vec<FieldError>) {
     if !event["eventTime"].is_string() {
         errors.push(FieldError::required("eventTime", ""));
     }
-    let kind = object::text(event, &["type"]);
+    let kind = text_at(event, &["type"]);
     if !matches!(kind, "Normal" | "Warning") {
         errors.push(FieldError::invalid_text(
             "type",
@@ -164,7 +172,7 @@ fn check_strict_create(event: &Value, errors: &mut Vec<FieldError>) {
     }
     let source_is_set = ["component", "host"]
         .iter()
-        .any(|field| !object::text(event, &["source", field]).is_empty());
+        .any(|field| !text_at(event, &["source", field]).is_empty());
     for (field, is_set) in [
         ("firstTimestamp", event["firstTimestamp"].is_string()),
         ("lastTimestamp", event["lastTimestamp"].is_string()),
@@ -201,9 +209,10 @@ fn check_strict_update(event: &Value, old: &Value, errors: &mut Vec<FieldError>)
     }
 }
 
-pub(super) fn selectable_field<'a>(group: BuiltIn, event: &'a Value, field: &str) -> Option<Cow<'a, str>> {
-    let at = |path: &[&str]| Some(Cow::Borrowed(object::text(event, path)));
-    let involved = if group == BuiltIn::EventsEvent {
+/// Returns the value of a selectable field of an event in stored form.
+pub fn selectable_field<'a>(form: Form, event: &'a Value, field: &str) -> Option<Cow<'a, str>> {
+    let at = |path: &[&str]| Some(Cow::Borrowed(text_at(event, path)));
+    let involved = if form == Form::Events {
         "regarding."
     } else {
         "involvedObject."
@@ -219,10 +228,10 @@ pub(super) fn selectable_field<'a>(group: BuiltIn, event: &'a Value, field: &str
     match field {
         "reason" => at(&["reason"]),
         "type" => at(&["type"]),
-        "reportingComponent" if group == BuiltIn::Event => at(&["reportingComponent"]),
-        "reportingController" if group == BuiltIn::EventsEvent => at(&["reportingComponent"]),
-        "source" if group == BuiltIn::Event => {
-            let component = object::text(event, &["source", "component"]);
+        "reportingComponent" if form == Form::Core => at(&["reportingComponent"]),
+        "reportingController" if form == Form::Events => at(&["reportingComponent"]),
+        "source" if form == Form::Core => {
+            let component = text_at(event, &["source", "component"]);
             if component.is_empty() {
                 at(&["reportingComponent"])
             } else {
