@@ -23,7 +23,7 @@ use rooflet_pki::{
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
 pub(crate) use impersonation::Impersonation;
-pub(crate) use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+pub(crate) use user::MASTERS;
 pub use user::{BOOTSTRAPPERS, User};
 
 /// Compares two texts in constant time.
@@ -50,7 +50,7 @@ pub(crate) fn authenticate(
 ) -> Result<User, ApiError> {
     let has_bad_certificate = match certificate {
         None => false,
-        Some(Ok(subject)) => match User::of_certificate(subject) {
+        Some(Ok(subject)) => match user::of_certificate(subject) {
             Some(user) => return Ok(user),
             None => false,
         },
@@ -64,7 +64,7 @@ pub(crate) fn authenticate(
         scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
     });
     match presented {
-        None | Some("") if !has_bad_certificate => Ok(User::anonymous()),
+        None | Some("") if !has_bad_certificate => Ok(user::anonymous()),
         None => Err(ApiError::unauthorized()),
         Some(presented) => of_token(presented).map_err(|err| {
             debug!(error = %err, "bearer token rejected");
@@ -119,12 +119,12 @@ impl TokenSources<'_> {
         if let Some(issuer) = self.issuer_of(presented) {
             let user = issuer.user_of(presented, self.now);
             return Ok(TokenUser {
-                user: User::of_issuer(user.map_err(RejectTokenError::Issued)?),
+                user: user::of_issuer(user.map_err(RejectTokenError::Issued)?),
                 audiences: vec![API_AUDIENCE.to_owned()],
             });
         }
         let user = if is_same(self.admin, presented) {
-            Some(User::admin())
+            Some(user::admin())
         } else {
             self.user_of_bootstrap_token(presented)
         };
@@ -152,6 +152,7 @@ impl TokenSources<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::user::AUTHENTICATED;
     use super::*;
 
     type Certificate = Option<Result<UserName, UserCertificateError>>;
@@ -185,10 +186,10 @@ mod tests {
     #[test]
     fn rejects_wrong_token_and_treats_missing_token_as_anonymous() {
         let user = |authorization| user(None, authorization);
-        assert_eq!(user(None), Ok(User::anonymous()));
-        assert_eq!(user(Some("Basic abc")), Ok(User::anonymous()));
-        assert_eq!(user(Some("Bearer secret")), Ok(User::admin()));
-        assert_eq!(user(Some("bearer  secret")), Ok(User::admin()));
+        assert_eq!(user(None), Ok(user::anonymous()));
+        assert_eq!(user(Some("Basic abc")), Ok(user::anonymous()));
+        assert_eq!(user(Some("Bearer secret")), Ok(user::admin()));
+        assert_eq!(user(Some("bearer  secret")), Ok(user::admin()));
         assert_eq!(user(Some("Bearer secreT")), Err(http::StatusCode::UNAUTHORIZED));
         assert_eq!(user(Some("Bearer secrets")), Err(http::StatusCode::UNAUTHORIZED));
     }
@@ -202,13 +203,13 @@ mod tests {
             Ok(alice),
             "a valid certificate has precedence"
         );
-        assert_eq!(user(subject("", &["team-a"]), None), Ok(User::anonymous()));
+        assert_eq!(user(subject("", &["team-a"]), None), Ok(user::anonymous()));
         let bad = || Some(Err(UserCertificateError::Subject));
         assert_eq!(user(bad(), None), Err(http::StatusCode::UNAUTHORIZED));
         assert_eq!(
             user(bad(), Some("Bearer wrong")),
             Err(http::StatusCode::UNAUTHORIZED)
         );
-        assert_eq!(user(bad(), Some("Bearer secret")), Ok(User::admin()));
+        assert_eq!(user(bad(), Some("Bearer secret")), Ok(user::admin()));
     }
 }

@@ -1,7 +1,7 @@
 //! Authorization of requests.
 //!
 //! The server calls its [`Authorizer`]s in order, and then evaluates the stored roles and bindings
-//! (`rbac`). The first [`Decision::Allow`] or [`Decision::Deny`] applies. If no authorizer and no
+//! (crate `rbac`). The first [`Decision::Allow`] or [`Decision::Deny`] applies. If no authorizer and no
 //! role allows a request, the request is denied. Two rules precede: members of `system:masters`
 //! have all permissions, and every user may read health and version.
 //!
@@ -9,48 +9,16 @@
 //! [`ObjectPolicy`] restricts allowed requests by the stored object and the object to be stored.
 
 mod grants;
-pub(crate) mod rbac;
 mod rules;
 mod signers;
+pub(crate) mod stored;
 
 use serde_json::Value;
 
 pub use crate::authentication::{BOOTSTRAPPERS, User};
 pub use rooflet_apimachinery::verb::Verb;
+pub use rooflet_rbac::{Attributes, ResourceAttributes, Target};
 pub(crate) use rules::{ObjectPlace, RequestHead, Requestor, Rules, Verdict};
-
-/// Attributes of a request.
-#[derive(Debug, Clone, Copy)]
-pub struct Attributes<'a> {
-    pub user: &'a User,
-    /// Verb of the request; see [`Verb`]. Access reviews may contain other verbs.
-    pub verb: &'a str,
-    pub target: Target<'a>,
-}
-
-/// Target of a request.
-#[derive(Debug, Clone, Copy)]
-pub enum Target<'a> {
-    /// Non-resource path, such as `/metrics`.
-    Path(&'a str),
-    Resource(ResourceAttributes<'a>),
-}
-
-/// Resource, or an object of it.
-#[derive(Debug, Clone, Copy)]
-pub struct ResourceAttributes<'a> {
-    /// API group. Empty for the core group.
-    pub group: &'a str,
-    pub version: &'a str,
-    /// Plural name.
-    pub resource: &'a str,
-    pub subresource: Option<&'a str>,
-    /// `None` for cluster-scoped resources. For a Namespace, its own name.
-    pub namespace: Option<&'a str>,
-    pub name: Option<&'a str>,
-    /// Field selector of the query. May be malformed.
-    pub field_selector: &'a str,
-}
 
 /// Decision of an [`Authorizer`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::admission::StoredPolicies;
-use crate::authorization::rbac::stored::StoredPolicy;
+use crate::authorization::stored::StoredPolicy;
 use crate::authorization::{ObjectPlace, Requestor};
 use crate::builtin::{self, BuiltIn, CRD_STORAGE};
 use crate::certificates;

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::authentication::User;
-use crate::authorization::rbac::aggregate;
 use crate::authorization::{Attributes, ResourceAttributes, Rules, Target, Verdict};
 use crate::object;
+use rooflet_rbac::aggregate;
 
 /// Returns `status` of an access review about `user`.
 pub(crate) fn access(rules: &Rules, user: &User, spec: &Value) -> Value {
@@ -138,8 +138,7 @@ pub(crate) fn user_info(user: &User) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorization::rbac::stored::StoredPolicy;
-    use crate::authorization::rbac::tests::default_policy;
+    use crate::authorization::stored::StoredPolicy;
     use crate::authorization::{Authorizer, Decision};
     use std::sync::Arc;
 
@@ -169,7 +168,7 @@ mod tests {
 
     #[test]
     fn access_review_contains_the_decision_and_its_reason() {
-        let rules = own_rules(default_policy().into());
+        let rules = own_rules(StoredPolicy::with_defaults());
         let spec = json!({"resourceAttributes": {"verb": "use", "resource": "pods", "namespace": "n"}});
         let of = |name: &str, groups: &[&str]| access(&rules, &User::new(name, groups), &spec);
         assert_eq!(
@@ -204,7 +203,7 @@ mod tests {
 
     #[test]
     fn rules_review_is_incomplete_if_an_authorizer_cannot_list_rules() {
-        let rules = own_rules(default_policy().into());
+        let rules = own_rules(StoredPolicy::with_defaults());
         let of = |name: &str| super::rules(&rules, &User::new(name, &["system:authenticated"]), "n");
         let bob = of("bob");
         assert_eq!(bob["incomplete"], false);

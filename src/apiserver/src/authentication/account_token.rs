@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::API_AUDIENCE;
 use super::user::{AUTHENTICATED, User};
 use crate::object;
+use rooflet_rbac::SERVICE_ACCOUNT_USERS;
 
 /// Issuer of the tokens.
 pub(crate) const ISSUER: &str = API_AUDIENCE;
-pub(crate) const USER_PREFIX: &str = "system:serviceaccount:";
 pub(super) const GROUP: &str = "system:serviceaccounts";
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// Private claims of Kubernetes.
@@ -80,7 +80,7 @@ pub(crate) fn claims(token: &NewToken<'_>, now: Timestamp) -> Value {
         "jti": token.id,
         OWN_CLAIMS: own,
         "nbf": now,
-        "sub": format!("{USER_PREFIX}{namespace}:{name}"),
+        "sub": format!("{SERVICE_ACCOUNT_USERS}{namespace}:{name}"),
     })
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn user_of(
         extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
     }
     let user = User {
-        name: format!("{USER_PREFIX}{namespace}:{name}"),
+        name: format!("{SERVICE_ACCOUNT_USERS}{namespace}:{name}"),
         uid: uid.to_owned(),
         groups: vec![
             GROUP.to_owned(),

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::account_token::{GROUP as SERVICE_ACCOUNTS, USER_PREFIX as SERVICE_ACCOUNT_PREFIX};
-use super::user::{AUTHENTICATED, User};
+use super::account_token::GROUP as SERVICE_ACCOUNTS;
+use super::user::{self, AUTHENTICATED, User};
 use crate::authentication::user::UNAUTHENTICATED;
 use crate::authorization::ResourceAttributes;
 use crate::status::ApiError;
 use rooflet_apimachinery::schema::names::{dns_label, dns_subdomain};
 use rooflet_base::percent;
+use rooflet_rbac::SERVICE_ACCOUNT_USERS;
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
@@ -41,7 +42,7 @@ pub(crate) enum Impersonated {
 
 impl Impersonated {
     fn of_user(name: &str) -> Self {
-        let account = name.strip_prefix(SERVICE_ACCOUNT_PREFIX);
+        let account = name.strip_prefix(SERVICE_ACCOUNT_USERS);
         match account.and_then(|account| account.split_once(':')) {
             Some((namespace, name)) if dns_label(namespace).is_empty() && dns_subdomain(name).is_empty() => {
                 Self::ServiceAccount {
@@ -119,26 +120,24 @@ impl Impersonation {
             groups,
             extra,
         };
-        let user = user.with_default_group();
+        let user = with_default_group(user);
         Ok(Some(Self { required, user }))
     }
 }
 
-impl User {
-    /// Adds the group of authenticated or anonymous users, unless the groups already state it.
-    fn with_default_group(mut self) -> Self {
-        let is_anonymous = self.name == Self::anonymous().name;
-        let is_stated = self.is_in(UNAUTHENTICATED) || (!is_anonymous && self.is_in(AUTHENTICATED));
-        if !is_stated {
-            let group = if is_anonymous {
-                UNAUTHENTICATED
-            } else {
-                AUTHENTICATED
-            };
-            self.groups.push(group.to_owned());
-        }
-        self
+/// Adds the group of authenticated or anonymous users, unless the groups already state it.
+fn with_default_group(mut user: User) -> User {
+    let is_anonymous = user.name == user::anonymous().name;
+    let is_stated = user.is_in(UNAUTHENTICATED) || (!is_anonymous && user.is_in(AUTHENTICATED));
+    if !is_stated {
+        let group = if is_anonymous {
+            UNAUTHENTICATED
+        } else {
+            AUTHENTICATED
+        };
+        user.groups.push(group.to_owned());
     }
+    user
 }
 
 fn texts(headers: &HeaderMap, name: &HeaderName) -> Result<Vec<String>, ApiError> {

@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::rbac::escalation::{self, GrantError};
-use super::rbac::rule::{self, Rule};
-use super::rbac::{self, RoleRef};
 use super::{Attributes, ObjectPlace, Requestor, ResourceAttributes, Target, Verb, Verdict};
 use crate::object;
 use crate::status::{ApiError, GroupResource};
+use rooflet_rbac::escalation::{self, GrantError};
+use rooflet_rbac::rule::{self, Rule};
+use rooflet_rbac::{self as rbac, RoleRef};
 
 const ESCALATE: &str = "escalate";
 const BIND: &str = "bind";

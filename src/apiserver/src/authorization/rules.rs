@@ -5,13 +5,13 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use serde_json::Value;
 
-use super::rbac::stored::StoredPolicy;
-use super::rbac::{Evaluation, Policy};
+use super::stored::StoredPolicy;
 use super::{Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target};
 use crate::authentication::{Impersonation, MASTERS, User};
 use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
+use rooflet_rbac::{Evaluation, Policy};
 use rooflet_store::Record;
 
 /// See the module documentation.
@@ -288,10 +288,9 @@ impl Requestor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rbac::tests::default_policy;
     use super::*;
-    use crate::authentication::AUTHENTICATED;
     use crate::endpoints::routes;
+    use rooflet_rbac::AUTHENTICATED;
 
     fn check_by(rules: &Rules, user: &User, verb: Verb, path: &str) -> Result<(), String> {
         let asked = RequestHead {
@@ -306,7 +305,7 @@ mod tests {
     }
 
     fn check(user: &User, verb: Verb, path: &str) -> Result<(), String> {
-        let rules = Rules::new(Vec::new(), Vec::new(), default_policy().into());
+        let rules = Rules::new(Vec::new(), Vec::new(), StoredPolicy::with_defaults());
         check_by(&rules, user, verb, path)
     }
 

@@ -8,15 +8,15 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::authorization::rbac::aggregation::changed_rules;
-use crate::authorization::rbac::defaults;
-use crate::authorization::rbac::reconcile::reconciled;
 use crate::builtin::{BuiltIn, CLUSTER_ROLE_STORAGE};
 use crate::controller::watch_loop::{self, WatchLoop};
 use crate::endpoints::options::WriteOptions;
 use crate::engine::{Edit, Engine, ResultObject, Target, Warnings};
 use crate::object;
 use crate::status::{ApiError, Reason};
+use rooflet_rbac::aggregation::changed_rules;
+use rooflet_rbac::defaults;
+use rooflet_rbac::reconcile::reconciled;
 use rooflet_store::{Event, ListOptions, Record, Revision};
 
 /// Creates the default roles and bindings and those in `more`, adds missing rules and subjects, and

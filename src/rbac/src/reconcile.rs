@@ -3,16 +3,16 @@
 
 use serde_json::{Value, json};
 
-use super::rule::{On, Rule, list};
-use crate::object;
+use crate::rule::{On, Rule, list};
+use crate::text;
 
 /// Annotation with which an administrator excludes an object from updates.
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 /// Returns the stored object with the missing parts of the default one, or `None` if nothing is
 /// missing or the object is excluded from updates.
-pub(crate) fn reconciled(stored: &Value, default: &Value) -> Option<Value> {
-    if object::text(stored, &["metadata", "annotations", AUTO_UPDATE]) == "false" {
+pub fn reconciled(stored: &Value, default: &Value) -> Option<Value> {
+    if text(stored, &["metadata", "annotations", AUTO_UPDATE]) == "false" {
         return None;
     }
     let mut new = stored.clone();
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn of(name: &str, mut objects: Vec<Value>) -> Value {
-        objects.retain(|object| object::name(object) == name);
+        objects.retain(|object| text(object, &["metadata", "name"]) == name);
         objects.pop().expect("a default object")
     }
 
@@ -108,7 +108,7 @@ mod tests {
 
         let default = of("system:discovery", defaults::cluster_role_bindings());
         let mut stored = default.clone();
-        stored["subjects"] = json!([{"apiGroup": super::super::GROUP, "kind": "User", "name": "alice"}]);
+        stored["subjects"] = json!([{"apiGroup": crate::GROUP, "kind": "User", "name": "alice"}]);
         let new = reconciled(&stored, &default).expect("changed");
         assert_eq!(new["subjects"].as_array().map(Vec::len), Some(2));
     }

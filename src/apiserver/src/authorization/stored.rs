@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use super::{Kind, Policy};
 use crate::builtin::{
     CLUSTER_ROLE_BINDING_STORAGE, CLUSTER_ROLE_STORAGE, ROLE_BINDING_STORAGE, ROLE_STORAGE,
 };
+use rooflet_rbac::{Kind, Policy};
 use rooflet_store::{Key, ListOptions, Store};
 
 const STORAGE: [(&str, Kind); 4] = [
@@ -57,8 +57,18 @@ impl StoredPolicy {
 }
 
 #[cfg(test)]
-impl From<Policy> for StoredPolicy {
-    fn from(policy: Policy) -> Self {
+impl StoredPolicy {
+    /// Returns the policy of the default roles and bindings.
+    pub(crate) fn with_defaults() -> Self {
+        use crate::object::name;
+        use rooflet_rbac::defaults;
+        let mut policy = Policy::default();
+        for role in defaults::cluster_roles() {
+            policy.set(Kind::ClusterRole, "", name(&role), Some(&role));
+        }
+        for binding in defaults::cluster_role_bindings() {
+            policy.set(Kind::ClusterRoleBinding, "", name(&binding), Some(&binding));
+        }
         Self(Arc::new(RwLock::new(policy)))
     }
 }

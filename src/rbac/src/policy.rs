@@ -1,33 +1,16 @@
-//! Role-based access control: the permissions of users by stored roles and bindings.
-//!
-//! [`Policy`] holds all roles and bindings and decides as a pure function. `stored` keeps the
-//! policy equal to the stored objects. `escalation` checks that nobody grants permissions that they
-//! lack, `aggregation` computes the rules of aggregated ClusterRoles, and `defaults` and
-//! `reconcile` provide the roles that every server has. Rules and messages are those of
-//! kube-apiserver.
-
-pub(crate) mod aggregation;
-pub(crate) mod defaults;
-pub(crate) mod escalation;
-pub(crate) mod reconcile;
-pub(crate) mod rule;
-pub(crate) mod stored;
+//! Roles and bindings, and decisions by them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
 
-use super::{Attributes, Target, User};
-use crate::authentication::account_token::USER_PREFIX as SERVICE_ACCOUNT_USERS;
-use crate::object;
-use rule::Rule;
-
-pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
+use crate::rule::{self, Rule};
+use crate::{Attributes, GROUP, SERVICE_ACCOUNT_USERS, Target, User, text};
 
 /// Kind of an RBAC object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Role,
     ClusterRole,
     RoleBinding,
@@ -36,14 +19,14 @@ pub(crate) enum Kind {
 
 /// Roles and bindings by namespace and name. The namespace of cluster-scoped objects is empty.
 #[derive(Debug, Default)]
-pub(crate) struct Policy {
-    roles: BTreeMap<String, BTreeMap<String, Vec<Rule>>>,
+pub struct Policy {
+    pub(crate) roles: BTreeMap<String, BTreeMap<String, Vec<Rule>>>,
     bindings: BTreeMap<String, BTreeMap<String, Binding>>,
 }
 
 /// Role that a binding references.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RoleRef {
+pub struct RoleRef {
     is_cluster_role: bool,
     name: String,
 }
@@ -71,20 +54,20 @@ enum SubjectKind {
 
 /// Error of a reference to a role that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MissingRole {
-    pub(crate) role: RoleRef,
+pub struct MissingRole {
+    pub role: RoleRef,
 }
 
 /// Rules that apply to a user, and the references that could not be resolved.
 #[derive(Debug, Default)]
-pub(crate) struct HeldRules<'a> {
-    pub(crate) rules: Vec<&'a Rule>,
-    pub(crate) missing: Vec<MissingRole>,
+pub struct HeldRules<'a> {
+    pub rules: Vec<&'a Rule>,
+    pub missing: Vec<MissingRole>,
 }
 
 /// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Evaluation {
+pub enum Evaluation {
     /// The reason names the binding.
     Allowed(String),
     /// The reason names the roles that could not be resolved. It may be empty.
@@ -93,24 +76,24 @@ pub(crate) enum Evaluation {
 
 impl RoleRef {
     /// Returns the reference of a binding, or `None` for an unsupported kind.
-    pub(crate) fn of(binding: &Value) -> Option<Self> {
-        let is_cluster_role = match object::text(binding, &["roleRef", "kind"]) {
+    pub fn of(binding: &Value) -> Option<Self> {
+        let is_cluster_role = match text(binding, &["roleRef", "kind"]) {
             "Role" => false,
             "ClusterRole" => true,
             _ => return None,
         };
         Some(Self {
             is_cluster_role,
-            name: object::text(binding, &["roleRef", "name"]).to_owned(),
+            name: text(binding, &["roleRef", "name"]).to_owned(),
         })
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the plural resource of the role.
-    pub(crate) fn resource(&self) -> &'static str {
+    pub fn resource(&self) -> &'static str {
         if self.is_cluster_role {
             "clusterroles"
         } else {
@@ -136,7 +119,7 @@ impl fmt::Display for MissingRole {
 
 impl Policy {
     /// Sets or removes an object.
-    pub(crate) fn set(&mut self, kind: Kind, namespace: &str, name: &str, object: Option<&Value>) {
+    pub fn set(&mut self, kind: Kind, namespace: &str, name: &str, object: Option<&Value>) {
         match kind {
             Kind::Role | Kind::ClusterRole => {
                 let rules = object.map(|role| rule::list(&role["rules"]));
@@ -149,7 +132,7 @@ impl Policy {
     }
 
     /// Decides about a request.
-    pub(crate) fn evaluate(&self, attributes: &Attributes<'_>) -> Evaluation {
+    pub fn evaluate(&self, attributes: &Attributes<'_>) -> Evaluation {
         let namespace = match &attributes.target {
             Target::Path(_) => "",
             Target::Resource(resource) => resource.namespace.unwrap_or_default(),
@@ -172,7 +155,7 @@ impl Policy {
 
     /// Returns the rules that apply to the user in a namespace. Without a namespace, returns those
     /// that apply in the whole cluster.
-    pub(crate) fn held_by(&self, user: &User, namespace: &str) -> HeldRules<'_> {
+    pub fn held_by(&self, user: &User, namespace: &str) -> HeldRules<'_> {
         let mut held = HeldRules::default();
         for applied in self.applied(user, namespace) {
             match self.rules_of(&applied.binding.role, applied.namespace) {
@@ -184,7 +167,7 @@ impl Policy {
     }
 
     /// Returns the rules of a role. `namespace` is that of the binding.
-    pub(crate) fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], MissingRole> {
+    pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<&[Rule], MissingRole> {
         let place = if role.is_cluster_role { "" } else { namespace };
         let found = self.roles.get(place).and_then(|roles| roles.get(&role.name));
         // A Role is always in a namespace.
@@ -238,7 +221,7 @@ fn set_in<T>(map: &mut BTreeMap<String, BTreeMap<String, T>>, namespace: &str, n
 }
 
 /// Joins messages like Kubernetes' aggregated errors.
-pub(crate) fn aggregate(mut messages: Vec<String>) -> String {
+pub fn aggregate(mut messages: Vec<String>) -> String {
     // Each message occurs once.
     let mut seen = std::collections::BTreeSet::new();
     messages.retain(|message| seen.insert(message.clone()));
@@ -261,8 +244,7 @@ impl Binding {
 impl Subject {
     /// Returns `None` for an unsupported kind.
     fn of(subject: &Value) -> Option<Self> {
-        let text = |key: &str| object::text(subject, &[key]).to_owned();
-        let kind = match object::text(subject, &["kind"]) {
+        let kind = match text(subject, &["kind"]) {
             "User" => SubjectKind::User,
             "Group" => SubjectKind::Group,
             "ServiceAccount" => SubjectKind::ServiceAccount,
@@ -270,8 +252,8 @@ impl Subject {
         };
         Some(Self {
             kind,
-            name: text("name"),
-            namespace: text("namespace"),
+            name: text(subject, &["name"]).to_owned(),
+            namespace: text(subject, &["namespace"]).to_owned(),
         })
     }
 
@@ -329,6 +311,3 @@ impl fmt::Display for Applied<'_> {
         }
     }
 }
-
-#[cfg(test)]
-pub(crate) mod tests;

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rule::{On, Rule, quoted};
-use super::{Policy, User, aggregate};
+use crate::rule::{On, Rule, quoted};
+use crate::{GROUP, Policy, User, aggregate};
 
 /// Maximum number of single permissions that are compared, to bound the work of a request.
 const SINGLES_MAX: usize = 100_000;
 
 /// Reason why a user may not grant rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum GrantError {
+pub enum GrantError {
     #[error(
         "user {user:?} (groups={groups}) is attempting to grant RBAC permissions not currently held:\n{missing}{unresolved}"
     )]
@@ -28,7 +28,7 @@ pub(crate) enum GrantError {
 }
 
 /// Checks that the user holds all permissions of `rules` in a namespace, or in the cluster.
-pub(crate) fn check(policy: &Policy, user: &User, namespace: &str, rules: &[Rule]) -> Result<(), GrantError> {
+pub fn check(policy: &Policy, user: &User, namespace: &str, rules: &[Rule]) -> Result<(), GrantError> {
     let count = rules
         .iter()
         .map(Rule::single_count)
@@ -58,7 +58,7 @@ pub(crate) fn check(policy: &Policy, user: &User, namespace: &str, rules: &[Rule
         .iter()
         .map(|missing| {
             let role = &missing.role;
-            format!("{}.{} {:?} not found", role.resource(), super::GROUP, role.name())
+            format!("{}.{} {:?} not found", role.resource(), GROUP, role.name())
         })
         .collect();
     Err(GrantError::NotHeld {

@@ -4,24 +4,24 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::authorization::{Attributes, ResourceAttributes, Target};
+use crate::{Attributes, ResourceAttributes, Target};
 
 /// Value that matches everything.
 const ALL: &str = "*";
 
 /// Rule of a role: either for resources or for non-resource URLs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub(crate) verbs: Vec<String>,
-    pub(crate) api_groups: Vec<String>,
-    pub(crate) resources: Vec<String>,
+pub struct Rule {
+    pub verbs: Vec<String>,
+    pub api_groups: Vec<String>,
+    pub resources: Vec<String>,
     /// Empty for all objects.
-    pub(crate) resource_names: Vec<String>,
-    pub(crate) non_resource_urls: Vec<String>,
+    pub resource_names: Vec<String>,
+    pub non_resource_urls: Vec<String>,
 }
 
 /// Converts `rules` of a role.
-pub(crate) fn list(rules: &Value) -> Vec<Rule> {
+pub fn list(rules: &Value) -> Vec<Rule> {
     rules.as_array().into_iter().flatten().map(Rule::of).collect()
 }
 

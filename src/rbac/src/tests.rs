@@ -1,23 +1,28 @@
 //! Decisions, messages and invariants of RBAC.
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::authorization::ResourceAttributes;
 use escalation::GrantError;
+use rule::Rule;
 
 /// Returns a policy with the default roles and bindings, aggregated.
-pub(crate) fn default_policy() -> Policy {
+fn default_policy() -> Policy {
     let mut policy = Policy::default();
     for role in defaults::cluster_roles() {
-        policy.set(Kind::ClusterRole, "", object::name(&role), Some(&role));
+        policy.set(
+            Kind::ClusterRole,
+            "",
+            text(&role, &["metadata", "name"]),
+            Some(&role),
+        );
     }
     for binding in defaults::cluster_role_bindings() {
         policy.set(
             Kind::ClusterRoleBinding,
             "",
-            object::name(&binding),
+            text(&binding, &["metadata", "name"]),
             Some(&binding),
         );
     }

@@ -3,8 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::GROUP;
-use crate::authentication::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::{AUTHENTICATED, GROUP, MASTERS, UNAUTHENTICATED};
 
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
@@ -66,7 +65,7 @@ fn approver(signer: &str) -> Value {
 }
 
 /// Returns the default ClusterRoles.
-pub(crate) fn cluster_roles() -> Vec<Value> {
+pub fn cluster_roles() -> Vec<Value> {
     let discovery = [
         "/version",
         "/version/",
@@ -156,7 +155,7 @@ pub(crate) fn cluster_roles() -> Vec<Value> {
 }
 
 /// Returns the default ClusterRoleBindings. Each has the name of its role.
-pub(crate) fn cluster_role_bindings() -> Vec<Value> {
+pub fn cluster_role_bindings() -> Vec<Value> {
     let binding = |name: &str, groups: &[&str]| {
         let subjects: Vec<Value> = groups
             .iter()

@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
-use crate::object;
+use crate::text;
 use rooflet_apimachinery::selector::LabelSelector;
+
+const NAME: [&str; 2] = ["metadata", "name"];
 
 /// Returns the rules of `role`, or `None` if it is not aggregated or its rules are current. `all`
 /// contains all ClusterRoles by ascending name.
-pub(crate) fn changed_rules(role: &Value, all: &[&Value]) -> Option<Vec<Value>> {
+pub fn changed_rules(role: &Value, all: &[&Value]) -> Option<Vec<Value>> {
     let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array()?;
     let mut rules: Vec<Value> = Vec::new();
     for selector in selectors {
@@ -15,7 +17,7 @@ pub(crate) fn changed_rules(role: &Value, all: &[&Value]) -> Option<Vec<Value>> 
         let selector = LabelSelector::of_object(selector).ok()?;
         let selected = all
             .iter()
-            .filter(|other| object::name(other) != object::name(role) && selector.matches(other));
+            .filter(|other| text(other, &NAME) != text(role, &NAME) && selector.matches(other));
         for rule in selected.flat_map(|other| other["rules"].as_array().into_iter().flatten()) {
             if !rules.contains(rule) {
                 rules.push(rule.clone());
