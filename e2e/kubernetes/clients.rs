@@ -1,5 +1,5 @@
-//! Clients of other projects, in Go: client-go with protobuf, kstatus, the types of Flux, and
-//! the Lua of Argo CD.
+//! Clients of other projects, in Go: client-go with protobuf, gnostic, kstatus, the types of Flux, and the
+//! Lua of Argo CD.
 //!
 //! `cargo xtask test-kubernetes` builds them from the folder `clients`.
 
@@ -21,7 +21,8 @@ fn client(name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(directory?).join(name))
 }
 
-fn run_client_go(program: &Path, kubeconfig: &Path) {
+/// Runs a client, which fails if the server's answers are not as expected.
+fn run(program: &Path, kubeconfig: &Path) {
     let output = Command::new(program).env("KUBECONFIG", kubeconfig).output();
     let output = output.expect("the client starts");
     let (stdout, stderr) = (
@@ -32,26 +33,29 @@ fn run_client_go(program: &Path, kubeconfig: &Path) {
 }
 
 #[test]
-fn client_go_runs_on_the_embedded_server() {
-    let Some(program) = client("client-go") else {
+fn clients_run_on_the_embedded_server() {
+    let (Some(client_go), Some(documents)) = (client("client-go"), client("documents")) else {
         return;
     };
     let Some(cluster) = Cluster::start(&["--roles=apiserver"]) else {
         return;
     };
-    run_client_go(&program, &cluster.scratch.join("kubeconfig"));
+    let kubeconfig = cluster.scratch.join("kubeconfig");
+    run(&client_go, &kubeconfig);
+    run(&documents, &kubeconfig);
 }
 
-/// Checks the expectations of the client.
+/// Checks the expectations of the clients.
 #[test]
-fn client_go_runs_on_kube_apiserver() {
-    let Some(program) = client("client-go") else {
+fn clients_run_on_kube_apiserver() {
+    let (Some(client_go), Some(documents)) = (client("client-go"), client("documents")) else {
         return;
     };
     let Some(cluster) = KubernetesCluster::start() else {
         return;
     };
-    run_client_go(&program, &cluster.kubeconfig);
+    run(&client_go, &cluster.kubeconfig);
+    run(&documents, &cluster.kubeconfig);
 }
 
 /// Results of the tools for an object.

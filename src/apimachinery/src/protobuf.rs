@@ -6,6 +6,7 @@
 
 mod admission;
 mod definition;
+mod discovery;
 mod encode;
 mod kinds;
 mod messages;

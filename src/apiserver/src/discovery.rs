@@ -8,40 +8,30 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::endpoints::negotiate::{Clause, JSON, SERVED, YAML, clauses};
+use crate::endpoints::negotiate::{Clause, Encoding, clauses};
 use crate::registry::resource::{Resource, Subresource, api_version, to_bytes};
 use crate::registry::{Group, GroupVersion, Snapshot};
-use crate::status::ApiError;
 use rooflet_apimachinery::verb::Verb;
 
-/// Content type of the aggregated form.
-pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// Parameters of the content type of the aggregated form.
+pub(crate) const AGGREGATED: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Returns true if the client prefers aggregated discovery for `/api` and `/apis`. The first
-/// supported clause of the Accept header applies.
-pub(crate) fn prefers_aggregated(accept: &str) -> Result<bool, ApiError> {
-    if accept.is_empty() {
-        return Ok(false);
-    }
-    let verdict = |clause: &Clause<'_>| -> Option<bool> {
-        if clause.media_type == YAML {
-            return Some(false);
-        }
-        if !matches!(clause.media_type, JSON | "*/*" | "application/*") {
-            return None;
-        }
-        match (
-            clause.parameter("as"),
-            clause.parameter("g"),
-            clause.parameter("v"),
-        ) {
-            (None, None, None) => Some(false),
-            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => Some(true),
+/// Returns the encoding of aggregated discovery if the client prefers this form for `/api` and `/apis`. The
+/// first supported clause of the Accept header applies.
+pub(crate) fn aggregated_encoding(accept: &str) -> Option<Encoding> {
+    let form = |clause: &Clause<'_>| {
+        let encoding = Encoding::of(clause.media_type)?;
+        match ["as", "g", "v"].map(|name| clause.parameter(name)) {
+            [None, None, None] => Some(None),
+            [
+                Some("APIGroupDiscoveryList"),
+                Some("apidiscovery.k8s.io"),
+                Some("v2"),
+            ] => Some(Some(encoding)),
             _ => None,
         }
     };
-    let verdict = clauses(accept).iter().find_map(verdict);
-    verdict.ok_or_else(|| ApiError::not_acceptable(&SERVED))
+    clauses(accept).iter().find_map(form).flatten()
 }
 
 /// Returns the unaggregated document of `/api`.
@@ -89,10 +79,14 @@ pub(crate) fn resource_list(group: &str, version: &GroupVersion) -> Value {
         .iter()
         .flat_map(|resource| rows(resource))
         .collect();
-    json!({
-        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version(group, &version.version),
-        "resources": resources,
-    })
+    let mut document = json!({
+        "kind": "APIResourceList", "groupVersion": api_version(group, &version.version), "resources": resources,
+    });
+    // Like `/api`, the document of the core group has no version.
+    if !group.is_empty() {
+        document["apiVersion"] = json!("v1");
+    }
+    document
 }
 
 fn rows(resource: &Resource) -> Vec<Value> {
@@ -174,7 +168,6 @@ fn aggregated(snapshot: &Snapshot, core: bool) -> Value {
             if !group.name.is_empty() {
                 metadata.insert("name".to_owned(), json!(group.name));
             }
-            metadata.insert("creationTimestamp".to_owned(), Value::Null);
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
@@ -271,19 +264,23 @@ mod tests {
 
     #[test]
     fn first_supported_clause_of_accept_applies() {
-        let check = |accept: &str| prefers_aggregated(accept).map_err(|err| err.code().as_u16());
-        assert_eq!(check(""), Ok(false));
-        assert_eq!(check("application/json"), Ok(false));
-        assert_eq!(
-            check(
-                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;\
-                 g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
-            ),
-            Ok(true)
+        let check = |accept: &str, expect: Option<Encoding>| {
+            let accept = accept.replace("FORM", AGGREGATED);
+            assert_eq!(aggregated_encoding(&accept), expect, "{accept}");
+        };
+        let beta = "g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+        check("", None);
+        check("application/json", None);
+        check("application/json,application/json;FORM", None);
+        check(
+            &format!("application/json;FORM,application/json;{beta},application/json"),
+            Some(Encoding::Json),
         );
-        assert_eq!(
-            check("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
-            Err(406)
+        check(&format!("application/json;{beta}"), None);
+        check("text/html;FORM,*/*;FORM", Some(Encoding::Json));
+        check(
+            "application/json;FORM;q=0.5,application/vnd.kubernetes.protobuf;FORM",
+            Some(Encoding::Protobuf),
         );
     }
 }

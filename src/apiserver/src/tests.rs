@@ -87,6 +87,15 @@ impl TestResponse {
             .collect()
     }
 
+    /// Returns the media type, or an empty text without one.
+    pub(super) fn content_type(&self) -> String {
+        let found = self.headers.get("content-type");
+        found
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned()
+    }
+
     pub(super) fn version(&self) -> String {
         self.body["metadata"]["resourceVersion"]
             .as_str()

@@ -19,7 +19,7 @@ use crate::{
 /// Directory of the sources, and of the file that pins all modules.
 pub(super) const SOURCES: &str = "e2e/kubernetes/clients";
 /// Packages, which are also the names of the programs.
-const PROGRAMS: [&str; 3] = ["client-go", "flux", "health"];
+const PROGRAMS: [&str; 4] = ["client-go", "documents", "flux", "health"];
 
 /// Returns the directory of the programs, or `None` if Go is not installed. The first call builds
 /// them, which takes about 2 minutes of one core.

@@ -2,6 +2,9 @@
 
 use super::admission::{MUTATING_BINDING, MUTATING_POLICY, VALIDATING_BINDING, VALIDATING_POLICY};
 use super::definition::CUSTOM_RESOURCE_DEFINITION;
+use super::discovery::{
+    API_GROUP, API_GROUP_DISCOVERY_LIST, API_GROUP_LIST, API_RESOURCE_LIST, API_VERSIONS,
+};
 use super::messages::{
     CERTIFICATE_SIGNING_REQUEST, CLUSTER_ROLE, CONFIG_MAP, CORE_EVENT, DELETE_OPTIONS, EVENT, Field, LEASE,
     NAMESPACE, PARTIAL_OBJECT_METADATA, ROLE, ROLE_BINDING, SCALE, SECRET, SELF_SUBJECT_ACCESS_REVIEW,
@@ -39,6 +42,12 @@ pub(super) fn fields_of(api_version: &str, kind: &str) -> Option<&'static [Field
         ("autoscaling/v1", "Scale") => SCALE,
         ("v1", "Status") => STATUS,
         ("meta.k8s.io/v1" | "meta.k8s.io/v1beta1", "PartialObjectMetadata") => PARTIAL_OBJECT_METADATA,
+        ("v1", "APIGroup") => API_GROUP,
+        ("v1", "APIGroupList") => API_GROUP_LIST,
+        ("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList") => API_GROUP_DISCOVERY_LIST,
+        // The documents of the core group have no version.
+        ("", "APIVersions") => API_VERSIONS,
+        ("" | "v1", "APIResourceList") => API_RESOURCE_LIST,
         // Clients send the version of the deleted object or of the options.
         (_, "DeleteOptions") => DELETE_OPTIONS,
         _ => return None,

@@ -4,9 +4,11 @@
 //! `fieldValidation` on PATCH), operations with action and kind, and all referenced schemas, so
 //! that each document is self-contained.
 
+mod message;
 mod operations;
 pub mod v2;
 pub mod v2_protobuf;
+pub mod v3_protobuf;
 
 use std::collections::BTreeSet;
 

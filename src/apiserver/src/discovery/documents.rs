@@ -27,13 +27,16 @@ impl Api {
         let snapshot = self.engine.registry.snapshot();
         let json = |value: &Value| Ok(reply::json(StatusCode::OK, request.is_pretty(), value));
         let encoded = |value: &Value| {
-            let encoding = negotiate::output(request.accept(), false)?.encoding;
+            let encoding = negotiate::document(request.accept())?;
             let pretty = request.is_pretty();
             Ok(reply::encoded(StatusCode::OK, encoding, pretty, to_bytes(value)))
         };
         match route {
             Route::Root => json(&discovery::paths(&snapshot)),
-            Route::Version => json(&health::version()),
+            Route::Version => {
+                negotiate::check_route(request.accept(), &[JSON])?;
+                json(&health::version())
+            }
             Route::Health { endpoint, check } => {
                 let is_ready = self.is_ready.load(Ordering::Acquire);
                 // `/livez` ignores these checks. A supervisor restarts a server that is not live,
@@ -57,18 +60,31 @@ impl Api {
                 let text = metrics::render(&self.metrics_registry);
                 Ok(reply::bytes(StatusCode::OK, metrics::TEXT_FORMAT, text))
             }
-            Route::CoreVersions | Route::Groups if discovery::prefers_aggregated(request.accept())? => {
-                let (body, etag) = discovery::aggregated_body(&snapshot, *route == Route::CoreVersions);
-                Ok(aggregated_reply(request, body, &etag))
+            Route::CoreVersions => {
+                negotiate::check_route(request.accept(), &negotiate::SERVED)?;
+                match discovery::aggregated_encoding(request.accept()) {
+                    Some(encoding) => Ok(aggregated_reply(request, &snapshot, true, encoding)),
+                    None => encoded(&discovery::core_versions(&self.address)),
+                }
             }
-            Route::CoreVersions => encoded(&discovery::core_versions(&self.address)),
-            Route::Groups => encoded(&discovery::group_list(&snapshot)),
+            Route::Groups => match discovery::aggregated_encoding(request.accept()) {
+                // Like kube-apiserver, `/apis/` has no aggregated form.
+                Some(encoding) if request.path == "/apis" => {
+                    Ok(aggregated_reply(request, &snapshot, false, encoding))
+                }
+                Some(_) | None => encoded(&discovery::group_list(&snapshot)),
+            },
             Route::Group(name) => match snapshot.group(name).filter(|group| !group.name.is_empty()) {
                 Some(group) => encoded(&discovery::group(group)),
                 None => Err(ApiError::no_route()),
             },
             Route::Resources { group, version } => match snapshot.group_version(group, version) {
-                Some(found) => encoded(&discovery::resource_list(group, found)),
+                Some(found) => {
+                    if found.resources.iter().any(|resource| resource.custom().is_none()) {
+                        negotiate::check_route(request.accept(), &negotiate::SERVED)?;
+                    }
+                    encoded(&discovery::resource_list(group, found))
+                }
                 None => Err(snapshot.not_served(group)),
             },
             Route::OpenApiV2 => Ok(open_api_v2(request, &snapshot)),
@@ -80,30 +96,55 @@ impl Api {
     }
 }
 
-fn aggregated_reply(request: &Request, body: Bytes, etag: &str) -> Reply {
-    let quoted = format!("\"{etag}\"");
-    let is_known = request.header(header::IF_NONE_MATCH) == quoted;
-    let mut reply = if is_known {
-        reply::bytes(StatusCode::NOT_MODIFIED, discovery::AGGREGATED, Bytes::new())
-    } else {
-        reply::encoded(StatusCode::OK, Encoding::Json, request.is_pretty(), body)
+/// Returns the aggregated document of `/api` if `core` is true, otherwise of `/apis`.
+fn aggregated_reply(request: &Request, snapshot: &Snapshot, core: bool, encoding: Encoding) -> Reply {
+    let (body, etag) = discovery::aggregated_body(snapshot, core);
+    let content_type = format!("{};{}", encoding.content_type(), discovery::AGGREGATED);
+    let mut reply = match is_cached(request, &etag) {
+        true => bodiless(StatusCode::NOT_MODIFIED),
+        false => reply::encoded(StatusCode::OK, encoding, request.is_pretty(), body),
     };
     let headers = reply.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static(discovery::AGGREGATED),
-    );
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    if let Some(header) = headers.get_mut(header::CONTENT_TYPE)
+        && let Ok(value) = HeaderValue::from_str(&content_type)
+    {
+        *header = value;
+    }
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
-    if let Ok(value) = HeaderValue::from_str(&quoted) {
+    add_validators(&mut reply, &etag);
+    reply
+}
+
+/// Returns a response without body and content type.
+fn bodiless(code: StatusCode) -> Reply {
+    let mut reply = reply::bytes(code, PLAIN_TEXT, Bytes::new());
+    reply.headers_mut().remove(header::CONTENT_TYPE);
+    reply
+}
+
+/// Returns true if the client has the current document.
+fn is_cached(request: &Request, etag: &str) -> bool {
+    request.header(header::IF_NONE_MATCH) == format!("\"{etag}\"")
+}
+
+fn add_validators(reply: &mut Reply, etag: &str) {
+    let headers = reply.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    if let Ok(value) = HeaderValue::from_str(&format!("\"{etag}\"")) {
         headers.insert(header::ETAG, value);
     }
+}
+
+fn not_acceptable() -> Reply {
+    let mut reply = bodiless(StatusCode::NOT_ACCEPTABLE);
+    let headers = reply.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
     reply
 }
 
 fn open_api_v2(request: &Request, snapshot: &Snapshot) -> Reply {
-    let Some(content_type) = openapi::v2_type(request.accept()) else {
-        return reply::bytes(StatusCode::NOT_ACCEPTABLE, PLAIN_TEXT, Bytes::new());
+    let Some(content_type) = openapi::media_type(request.accept(), openapi::V2_PROTOBUF) else {
+        return not_acceptable();
     };
     let document = openapi::document_v2(snapshot, content_type);
     let tag = snapshot
@@ -111,47 +152,39 @@ fn open_api_v2(request: &Request, snapshot: &Snapshot) -> Reply {
         .get_or_compute(&format!("openapi-v2/{content_type}/etag"), || {
             Bytes::from(discovery::etag(&document))
         });
-    let quoted = format!("\"{}\"", String::from_utf8_lossy(&tag));
-    let is_known = request.header(header::IF_NONE_MATCH) == quoted;
-    let mut reply = match is_known {
-        true => reply::bytes(StatusCode::NOT_MODIFIED, content_type, Bytes::new()),
+    let etag = String::from_utf8_lossy(&tag);
+    let mut reply = match is_cached(request, &etag) {
+        true => bodiless(StatusCode::NOT_MODIFIED),
         false => reply::bytes(StatusCode::OK, content_type, document),
     };
-    let headers = reply.headers_mut();
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    if let Ok(value) = HeaderValue::from_str(&quoted) {
-        headers.insert(header::ETAG, value);
-    }
+    add_validators(&mut reply, &etag);
     reply
 }
 
 fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Reply {
-    let Some(document) = openapi::document(snapshot, path) else {
-        // Like kube-apiserver, without a body.
-        let mut reply = reply::bytes(StatusCode::NOT_FOUND, PLAIN_TEXT, Bytes::new());
-        reply.headers_mut().remove(header::CONTENT_TYPE);
-        return reply;
+    let Some(hash) = openapi::hash(snapshot, path) else {
+        return bodiless(StatusCode::NOT_FOUND);
     };
-    let hash = openapi::hash(snapshot, path).unwrap_or_default();
+    let Some(content_type) = openapi::media_type(request.accept(), openapi::V3_PROTOBUF) else {
+        return not_acceptable();
+    };
     let requested = request.query.non_empty("hash");
-    if requested.is_some_and(|requested| requested != hash) {
-        let mut reply = reply::bytes(StatusCode::MOVED_PERMANENTLY, PLAIN_TEXT, Bytes::new());
-        if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
-            reply.headers_mut().insert(header::LOCATION, location);
+    let is_moved = requested.is_some_and(|requested| requested != hash);
+    let mut reply = match is_cached(request, &hash) {
+        _ if is_moved => reply::bytes(StatusCode::MOVED_PERMANENTLY, content_type, Bytes::new()),
+        true => bodiless(StatusCode::NOT_MODIFIED),
+        false => {
+            let document = openapi::document(snapshot, path, content_type).unwrap_or_default();
+            reply::bytes(StatusCode::OK, content_type, document)
         }
-        return reply;
-    }
-    let quoted = format!("\"{hash}\"");
-    if request.header(header::IF_NONE_MATCH) == quoted {
-        return reply::bytes(StatusCode::NOT_MODIFIED, JSON, Bytes::new());
-    }
-    let mut reply = reply::bytes(StatusCode::OK, JSON, document);
+    };
+    add_validators(&mut reply, &hash);
     let headers = reply.headers_mut();
-    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
-    if let Ok(value) = HeaderValue::from_str(&quoted) {
-        headers.insert(header::ETAG, value);
-    }
-    if requested.is_some() {
+    if is_moved {
+        if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={hash}")) {
+            headers.insert(header::LOCATION, location);
+        }
+    } else if requested.is_some() {
         headers.insert(
             header::CACHE_CONTROL,
             HeaderValue::from_static("public, immutable, max-age=31536000"),

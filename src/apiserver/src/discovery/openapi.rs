@@ -10,19 +10,21 @@ use crate::registry::{GroupVersion, Snapshot};
 use rooflet_apimachinery::schema::openapi;
 use rooflet_apimachinery::schema::openapi::{ResourceInfo, SchemaSource};
 
-/// Content type of the OpenAPI v2 document in protobuf.
+/// Content types of OpenAPI documents in protobuf.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+pub(crate) const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
-/// Returns the content type of the OpenAPI v2 document for an `Accept` header, or `None` if the client
-/// accepts neither JSON nor protobuf.
-pub(crate) fn v2_type(accept: &str) -> Option<&'static str> {
+/// Returns the content type of an OpenAPI document for an `Accept` header, or `None` if the client accepts
+/// neither JSON nor the protobuf type.
+pub(crate) fn media_type(accept: &str, protobuf: &'static str) -> Option<&'static str> {
     let requested = negotiate::clauses(accept);
     if requested.is_empty() {
         return Some(JSON);
     }
     requested.iter().find_map(|clause| match clause.media_type {
-        "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" | V2_PROTOBUF => Some(V2_PROTOBUF),
         JSON | "application/*" | "*/*" => Some(JSON),
+        // Clients send the name of an earlier version, which is not a valid media type.
+        name if name.replace("@v1.0", ".v1.0") == protobuf => Some(protobuf),
         _ => None,
     })
 }
@@ -53,8 +55,8 @@ pub(crate) fn document_path(group: &str, version: &str) -> String {
     }
 }
 
-/// Returns the document of a group version. It is built once per snapshot.
-pub(crate) fn document(snapshot: &Snapshot, path: &str) -> Option<Bytes> {
+/// Returns the document of a group version. It is built once per snapshot and content type.
+pub(crate) fn document(snapshot: &Snapshot, path: &str, content_type: &str) -> Option<Bytes> {
     let (group, version) = snapshot.groups.iter().find_map(|group| {
         let version = group
             .versions
@@ -62,16 +64,19 @@ pub(crate) fn document(snapshot: &Snapshot, path: &str) -> Option<Bytes> {
             .find(|version| document_path(&group.name, &version.version) == path)?;
         Some((group.name.as_str(), version))
     })?;
-    Some(
-        snapshot
-            .responses
-            .get_or_compute(&format!("openapi/{path}"), || to_bytes(&make(group, version))),
-    )
+    let key = format!("openapi/{path}/{content_type}");
+    Some(snapshot.responses.get_or_compute(&key, || {
+        let document = make(group, version);
+        match content_type == V3_PROTOBUF {
+            true => Bytes::from(openapi::v3_protobuf::encode(&document)),
+            false => to_bytes(&document),
+        }
+    }))
 }
 
 /// Returns the hash with which clients cache a document.
 pub(crate) fn hash(snapshot: &Snapshot, path: &str) -> Option<String> {
-    let document = document(snapshot, path)?;
+    let document = document(snapshot, path, JSON)?;
     let hash = snapshot
         .responses
         .get_or_compute(&format!("openapi-hash/{path}"), || {

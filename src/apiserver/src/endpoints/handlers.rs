@@ -310,7 +310,7 @@ impl Api {
         };
         let Some(content_type) = media.encoding.watch_content_type() else {
             return Err(ApiError::not_acceptable(&[
-                "application/json;stream=watch",
+                negotiate::JSON_WATCH,
                 negotiate::PROTOBUF_WATCH,
             ]));
         };
@@ -556,8 +556,14 @@ impl Api {
 impl Call<'_> {
     pub(super) fn media(&self) -> Result<OutputMedia, ApiError> {
         let accept = self.request.accept();
-        if self.resource.custom().is_none() && !negotiate::names_known_type(accept) {
-            return Err(ApiError::no_representation(&negotiate::SERVED));
+        if self.resource.custom().is_none() {
+            let lists =
+                self.path.is_legacy_watch || self.request.method == Method::GET && self.path.name.is_none();
+            let available: &[&str] = match lists {
+                true => &negotiate::SERVED_BY_LISTS,
+                false => &negotiate::SERVED,
+            };
+            negotiate::check_route(accept, available)?;
         }
         negotiate::output(accept, self.in_protobuf())
     }

@@ -7,6 +7,9 @@ pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
 /// Media types of responses.
 pub(crate) const SERVED: [&str; 3] = [JSON, YAML, PROTOBUF];
+/// Media types of lists of built-in kinds, which can be watched.
+pub(crate) const SERVED_BY_LISTS: [&str; 5] = [JSON, YAML, PROTOBUF, JSON_WATCH, PROTOBUF_WATCH];
+pub(crate) const JSON_WATCH: &str = "application/json;stream=watch";
 pub(crate) const PROTOBUF_WATCH: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 const META_GROUP: &str = "meta.k8s.io";
 
@@ -45,6 +48,16 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
+    /// Returns the encoding for a media type of an Accept header.
+    pub(crate) fn of(media_type: &str) -> Option<Self> {
+        match media_type {
+            JSON | "*/*" | "application/*" => Some(Self::Json),
+            YAML => Some(Self::Yaml),
+            PROTOBUF => Some(Self::Protobuf),
+            _ => None,
+        }
+    }
+
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Json => JSON,
@@ -143,31 +156,39 @@ pub(crate) fn output(accept: &str, in_protobuf: bool) -> Result<OutputMedia, Api
         .ok_or_else(|| ApiError::not_acceptable(&SERVED))
 }
 
-/// Returns true if a clause of an Accept header has one of the served media types, whatever its
+/// Rejects a request that accepts none of the media types of a built-in kind's route, whatever its
 /// parameters are.
-pub(crate) fn names_known_type(accept: &str) -> bool {
-    let is_known = |clause: &Clause<'_>| {
-        SERVED.contains(&clause.media_type) || matches!(clause.media_type, "*/*" | "application/*")
-    };
-    accept.is_empty() || clauses(accept).iter().any(is_known)
+pub(crate) fn check_route(accept: &str, available: &[&str]) -> Result<(), ApiError> {
+    let is_known = |clause: &Clause<'_>| available.contains(&clause.media_type) || clause.media_type == "*/*";
+    match accept.is_empty() || clauses(accept).iter().any(is_known) {
+        true => Ok(()),
+        false => Err(ApiError::no_representation(available)),
+    }
 }
 
-/// Returns the encoding of an error: that of the first supported clause without a conversion.
+/// Selects the encoding of a discovery document.
+pub(crate) fn document(accept: &str) -> Result<Encoding, ApiError> {
+    if accept.is_empty() {
+        return Ok(Encoding::Json);
+    }
+    plain_encoding(accept).ok_or_else(|| ApiError::not_acceptable(&SERVED))
+}
+
+/// Returns the encoding of an error.
 pub(crate) fn error_encoding(accept: &str) -> Encoding {
+    plain_encoding(accept).unwrap_or(Encoding::Json)
+}
+
+/// Returns the encoding of the first supported clause without a conversion.
+fn plain_encoding(accept: &str) -> Option<Encoding> {
     let clauses = clauses(accept);
     let mut supported = clauses.iter().filter_map(output_of);
-    supported
-        .find(|media| media.conversion == Conversion::Object)
-        .map_or(Encoding::Json, |media| media.encoding)
+    let plain = supported.find(|media| media.conversion == Conversion::Object);
+    plain.map(|media| media.encoding)
 }
 
 fn output_of(clause: &Clause<'_>) -> Option<OutputMedia> {
-    let encoding = match clause.media_type {
-        JSON | "*/*" | "application/*" => Encoding::Json,
-        YAML => Encoding::Yaml,
-        PROTOBUF => Encoding::Protobuf,
-        _ => return None,
-    };
+    let encoding = Encoding::of(clause.media_type)?;
     let version = match (clause.parameter("g"), clause.parameter("v")) {
         (Some(META_GROUP), Some("v1")) => Some(MetaVersion::V1),
         (Some(META_GROUP), Some("v1beta1")) => Some(MetaVersion::V1Beta1),
@@ -299,6 +320,36 @@ mod tests {
         assert_eq!(error_encoding(&format!("{partial},{YAML}")), Encoding::Yaml);
         assert_eq!(error_encoding(""), Encoding::Json);
         assert_eq!(error_encoding("text/html"), Encoding::Json);
+    }
+
+    /// Answers of kube-apiserver 1.36.2 for `/api/v1`.
+    #[test]
+    fn discovery_documents_have_no_conversion() {
+        let check = |accept: &str, expect: Option<Encoding>| {
+            assert_eq!(document(accept).ok(), expect, "{accept}");
+        };
+        check("", Some(Encoding::Json));
+        check(
+            "application/json;q=0.5,application/vnd.kubernetes.protobuf",
+            Some(Encoding::Protobuf),
+        );
+        check("text/html,*/*", Some(Encoding::Json));
+        check("application/json;as=Table;g=meta.k8s.io;v=v1", None);
+        let aggregated =
+            "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        check(aggregated, None);
+        check(&format!("{aggregated},application/json"), Some(Encoding::Json));
+    }
+
+    #[test]
+    fn routes_reject_other_media_types() {
+        let check = |accept: &str| check_route(accept, &SERVED).map_err(|err| err.message().to_owned());
+        let text = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \
+                    application/vnd.kubernetes.protobuf";
+        assert_eq!(check(""), Ok(()));
+        assert_eq!(check("text/html,application/json;as=Table"), Ok(()));
+        assert_eq!(check("*/*"), Ok(()));
+        assert_eq!(check("application/*"), Err(text.to_owned()));
     }
 
     #[test]

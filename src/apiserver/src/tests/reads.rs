@@ -39,6 +39,26 @@ async fn discovery_contains_all_resources() {
         server.send(Method::GET, "/apis", headers, Vec::new()).await.code,
         304
     );
+    let plain = |code| (code, "application/vnd.kubernetes.protobuf".to_owned());
+    for path in [
+        "/api",
+        "/apis",
+        "/api/v1",
+        "/apis/example.com",
+        "/apis/example.com/v1",
+    ] {
+        let found = server
+            .get_as(path, "application/vnd.kubernetes.protobuf,application/json;q=0.5")
+            .await;
+        assert_eq!((found.code, found.content_type()), plain(200), "{path}");
+    }
+    let form = "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let headers = &[("accept", form), ("if-none-match", "\"other\"")];
+    let found = server.send(Method::GET, "/apis", headers, Vec::new()).await;
+    assert_eq!((found.code, found.content_type()), (200, form.to_owned()));
+    assert_eq!(found.headers["etag"], etag, "both forms have one tag");
+    assert_eq!(server.get_as("/apis/example.com/v1", form).await.code, 406);
+    assert_eq!(server.get_as("/version", "application/yaml").await.code, 406);
     let unknown = server.get("/apis/nothing.example.com/v1/things").await;
     assert_eq!(
         (unknown.code, &unknown.body),
@@ -70,6 +90,32 @@ async fn openapi_describes_patch_parameters() {
     let patch = &document.body["paths"]["/apis/example.com/v1/namespaces/{namespace}/gizmos/{name}"]["patch"];
     assert!(patch.to_string().contains("fieldValidation"), "{patch}");
     assert_eq!(server.get("/openapi/v3/apis/nothing/v1").await.code, 404);
+    let protobuf = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+    let encoded = server.get_as(&url, protobuf).await;
+    assert_eq!(encoded.content_type(), protobuf.replace("@v1.0", ".v1.0"));
+    assert_eq!(encoded.headers["etag"], document.headers["etag"]);
+    let moved = server.get("/openapi/v3/apis/example.com/v1?hash=other").await;
+    assert_eq!(moved.body, document.body, "the client follows the redirection");
+    let headers = &[
+        ("accept", protobuf),
+        ("if-none-match", encoded.headers["etag"].to_str().expect("ASCII")),
+    ];
+    let known = server
+        .send(
+            Method::GET,
+            "/openapi/v3/apis/example.com/v1",
+            headers,
+            Vec::new(),
+        )
+        .await;
+    assert_eq!((known.code, known.content_type()), (304, String::new()));
+    let refused = server
+        .get_as("/openapi/v3/apis/example.com/v1", "text/html")
+        .await;
+    assert_eq!(
+        (refused.code, &refused.headers["vary"]),
+        (406, &http::HeaderValue::from_static("Accept"))
+    );
     assert!(server.get("/openapi/v3/api/v1").await.body["paths"].is_object());
 }
 
