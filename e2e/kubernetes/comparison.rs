@@ -5,6 +5,7 @@
 //! repeats the request until the answer has this status, `Differs` has the reason of a different
 //! answer, and `Varies` the reason of an answer that differs in some runs only.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -169,6 +170,45 @@ fn token_in(kubeconfig: &str) -> String {
     token.expect("a token").trim_matches('"').to_owned()
 }
 
+/// Compares the entries of aggregated discovery for the resources that both servers have.
+fn compare_discovery(theirs: &Server, ours: &Server) {
+    for path in ["/api", "/apis"] {
+        let [expected, found] = [theirs, ours].map(|server| discovered(server, path));
+        let shared: Vec<&String> = found.keys().filter(|name| expected.contains_key(*name)).collect();
+        assert!(shared.len() >= 5, "{path}: {shared:?}");
+        for name in shared {
+            assert_eq!(found[name], expected[name], "{name} in {path}");
+        }
+    }
+}
+
+/// Returns the resources of aggregated discovery by group, version and plural name.
+fn discovered(server: &Server, path: &str) -> BTreeMap<String, Value> {
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let request = Request {
+        method: "GET",
+        path,
+        headers: vec![("Accept", accept)],
+        ..Request::default()
+    };
+    let answer = server.answer(&request);
+    let list: Value = serde_json::from_str(&answer.text).expect("JSON");
+    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut found = BTreeMap::new();
+    for group in items(&list["items"]) {
+        for version in items(&group["versions"]) {
+            for resource in items(&version["resources"]) {
+                let name = format!(
+                    "{} {} {}",
+                    group["metadata"]["name"], version["version"], resource["resource"]
+                );
+                found.insert(name, resource);
+            }
+        }
+    }
+    found
+}
+
 #[test]
 fn answers_equal_those_of_kube_apiserver() {
     let Some(theirs) = KubernetesCluster::start() else {
@@ -213,6 +253,7 @@ fn answers_equal_those_of_kube_apiserver() {
         };
         writeln!(faults, "{block}\n{fault}\n").expect("writing to a String cannot fail");
     }
+    compare_discovery(&theirs, &ours);
     println!("{equal} of {count} answers are equal");
     assert!(faults.is_empty(), "{faults}");
 }

@@ -177,7 +177,11 @@ fn aggregated(snapshot: &Snapshot, core: bool) -> Value {
 }
 
 fn aggregated_resource(resource: &Resource) -> Value {
-    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    // Like kube-apiserver, built-in resources have no group and version: those of the document apply.
+    let kind = match resource.custom() {
+        Some(_) => json!({"group": resource.group, "version": resource.version, "kind": resource.kind}),
+        None => json!({"group": "", "version": "", "kind": resource.kind}),
+    };
     let mut entry = json!({
         "resource": resource.plural, "responseKind": kind, "singularResource": resource.singular,
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" }, "verbs": resource.verbs(),

@@ -65,6 +65,13 @@ pub(crate) struct GroupVersion {
     pub resources: Vec<Arc<Resource>>,
 }
 
+impl GroupVersion {
+    /// Returns true if the group has built-in kinds. Their paths have routes of their own.
+    pub(crate) fn has_built_in(&self) -> bool {
+        self.resources.iter().any(|resource| resource.custom().is_none())
+    }
+}
+
 impl Snapshot {
     fn new(resources: impl IntoIterator<Item = Arc<Resource>>, created: Timestamp) -> Self {
         let mut snapshot = Self {

@@ -12,6 +12,7 @@ use super::user::{self, AUTHENTICATED, User};
 use crate::authentication::user::UNAUTHENTICATED;
 use crate::authorization::ResourceAttributes;
 use crate::status::ApiError;
+use rooflet_apimachinery::schema::gotext::quote;
 use rooflet_apimachinery::schema::names::{dns_label, dns_subdomain};
 use rooflet_base::percent;
 use rooflet_rbac::SERVICE_ACCOUNT_USERS;
@@ -100,9 +101,7 @@ impl Impersonation {
         let Some(name) = user.filter(|name| !name.is_empty()) else {
             return match required.is_empty() {
                 true => Ok(None),
-                false => Err(ApiError::bad_request(
-                    "impersonation headers without a user: set Impersonate-User",
-                )),
+                false => Err(without_user(&uid, &groups, &extra)),
             };
         };
         let requested = Impersonated::of_user(&name);
@@ -123,6 +122,31 @@ impl Impersonation {
         let user = with_default_group(user);
         Ok(Some(Self { required, user }))
     }
+}
+
+/// Returns kube-apiserver's error of impersonation headers without `Impersonate-User`.
+fn without_user(uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) -> ApiError {
+    let list = |texts: &[String]| {
+        let texts: Vec<String> = texts.iter().map(|text| quote(text)).collect();
+        format!("[]string{{{}}}", texts.join(", "))
+    };
+    let groups = match groups.is_empty() {
+        true => "[]string(nil)".to_owned(),
+        false => list(groups),
+    };
+    let entries: Vec<String> = extra
+        .iter()
+        .map(|(key, values)| format!("{}:{}", quote(key), list(values)))
+        .collect();
+    let extra = match entries.is_empty() {
+        true => "(nil)".to_owned(),
+        false => format!("{{{}}}", entries.join(", ")),
+    };
+    ApiError::bad_request(format!(
+        "requested &user.DefaultInfo{{Name:\"\", UID:{}, Groups:{groups}, Extra:map[string][]string{extra}}} \
+         without impersonating a user name",
+        quote(uid)
+    ))
 }
 
 /// Adds the group of authenticated or anonymous users, unless the groups already state it.
@@ -243,9 +267,27 @@ mod tests {
 
     #[test]
     fn rejects_headers_that_would_be_ignored() {
-        for header in ["impersonate-group", "impersonate-uid", "impersonate-extra-x"] {
-            let rejected = parse(&[(header, "a")]).expect_err(header);
-            assert!(rejected.contains("set Impersonate-User"), "{rejected}");
+        // Texts of kube-apiserver 1.36.2.
+        for (header, requested) in [
+            (
+                "impersonate-group",
+                r#"UID:"", Groups:[]string{"x"}, Extra:map[string][]string(nil)"#,
+            ),
+            (
+                "impersonate-uid",
+                r#"UID:"x", Groups:[]string(nil), Extra:map[string][]string(nil)"#,
+            ),
+            (
+                "impersonate-extra-scopes",
+                r#"UID:"", Groups:[]string(nil), Extra:map[string][]string{"scopes":[]string{"x"}}"#,
+            ),
+        ] {
+            let rejected = parse(&[(header, "x")]).expect_err(header);
+            let user = format!("&user.DefaultInfo{{Name:\"\", {requested}}}");
+            assert_eq!(
+                rejected,
+                format!("requested {user} without impersonating a user name")
+            );
         }
         let mut headers = HeaderMap::new();
         headers.insert(USER, HeaderValue::from_bytes(b"\xff").expect("opaque"));

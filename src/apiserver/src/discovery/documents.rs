@@ -80,7 +80,7 @@ impl Api {
             },
             Route::Resources { group, version } => match snapshot.group_version(group, version) {
                 Some(found) => {
-                    if found.resources.iter().any(|resource| resource.custom().is_none()) {
+                    if found.has_built_in() {
                         negotiate::check_route(request.accept(), &negotiate::SERVED)?;
                     }
                     encoded(&discovery::resource_list(group, found))

@@ -33,6 +33,8 @@ use crate::metrics::ApiServerMetrics;
 use crate::object;
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_bytes};
 use crate::status::{ApiError, deleted};
+use rooflet_apimachinery::schema::gotext::quote;
+use rooflet_apimachinery::schema::names;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
 use rooflet_http_server::Guesses;
@@ -159,7 +161,7 @@ impl Api {
                 }
             }
         }
-        if !matches!(request.method, Method::GET | Method::HEAD) {
+        if !matches!(request.method, Method::GET | Method::HEAD) && !self.ignores_method(route) {
             let is_known = *route != Route::Unknown;
             return Err(if is_known {
                 ApiError::no_such_method()
@@ -171,6 +173,29 @@ impl Api {
             return self.snapshot().await;
         }
         self.document(request, route)
+    }
+
+    /// Returns true for discovery documents that kube-apiserver returns for every method.
+    fn ignores_method(&self, route: &Route) -> bool {
+        match route {
+            Route::Groups | Route::Group(_) => true,
+            Route::Resources { group, version } => {
+                let snapshot = self.engine.registry.snapshot();
+                let found = snapshot.group_version(group, version);
+                found.is_some_and(|found| !found.has_built_in())
+            }
+            Route::Root
+            | Route::Version
+            | Route::Health { .. }
+            | Route::Metrics
+            | Route::Snapshot
+            | Route::CoreVersions
+            | Route::OpenApiV2
+            | Route::OpenApiIndex
+            | Route::OpenApiDocument(_)
+            | Route::Resource(_)
+            | Route::Unknown => false,
+        }
     }
 
     async fn resource(
@@ -219,6 +244,16 @@ impl Api {
             subresource,
         };
         let has_name = path.name.is_some();
+        if let Some(name) = path.name.as_deref().filter(|_| verb != Verb::Watch) {
+            let faults = names::path_segment(name);
+            if !faults.is_empty() {
+                return Err(ApiError::bad_request(format!(
+                    "Name parameter invalid: {}: {}",
+                    quote(name),
+                    faults.join(";")
+                )));
+            }
+        }
         if let Origin::BuiltIn(BuiltIn::Review(review)) = &call.resource.origin {
             return match (verb, has_name) {
                 (Verb::Create, false) => self.review(&call, *review, warnings),

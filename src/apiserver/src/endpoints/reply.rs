@@ -71,7 +71,12 @@ pub(crate) fn json(code: StatusCode, pretty: bool, value: &Value) -> Reply {
 
 pub(crate) fn error(err: &ApiError, encoding: Encoding, pretty: bool) -> Reply {
     let mut reply = if err.is_plain() {
-        bytes(err.code(), PLAIN_TEXT, err.message().to_owned())
+        let mut reply = bytes(err.code(), PLAIN_TEXT, err.message().to_owned());
+        let nosniff = HeaderValue::from_static("nosniff");
+        reply
+            .headers_mut()
+            .insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+        reply
     } else {
         encoded(err.code(), encoding, pretty, to_bytes(&err.to_json()))
     };

@@ -49,20 +49,16 @@ pub(crate) struct ResourcePath {
     pub subresource: Option<String>,
 }
 
-/// Parses a percent-encoded request path.
+/// Parses a percent-encoded request path. As in Go, an encoded slash separates segments.
 pub(crate) fn parse(path: &str) -> Route {
-    let trimmed = path.trim_matches('/');
+    let Some(decoded) = percent::decode(path) else {
+        return Route::Unknown;
+    };
+    let trimmed = decoded.trim_matches('/');
     if trimmed.is_empty() {
         return Route::Root;
     }
-    let Some(parts) = trimmed
-        .split('/')
-        .map(percent::decode)
-        .collect::<Option<Vec<String>>>()
-    else {
-        return Route::Unknown;
-    };
-    let texts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let texts: Vec<&str> = trimmed.split('/').collect();
     match texts.as_slice() {
         ["version"] => Route::Version,
         ["metrics"] => Route::Metrics,
@@ -169,7 +165,9 @@ mod tests {
             "/apis/g/v1/watch/namespaces/a/gizmos/b",
             "g/v1 ns=a gizmos name=b sub=- watch",
         );
-        check("/apis/g/v1/gizmos/a%2Fb", "g/v1 ns=- gizmos name=a/b sub=-");
+        check("/apis/g/v1/gizmos/a%2Fb", "g/v1 ns=- gizmos name=a sub=b");
+        check("/api/v1/namespaces/..%2Fone", "/v1 ns=.. one name=- sub=-");
+        check("/apis/g/v1/gizmos/a%252Fb", "g/v1 ns=- gizmos name=a%2Fb sub=-");
     }
 
     #[test]

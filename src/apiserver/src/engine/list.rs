@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 
 use crate::endpoints::options::{ListOptions, VersionMatch};
@@ -12,6 +13,7 @@ use crate::engine::Engine;
 use crate::engine::selection::Selection;
 use crate::registry::resource::Resource;
 use crate::status::ApiError;
+use rooflet_apimachinery::schema::gotext::quote;
 use rooflet_apimachinery::typed::base64_fault;
 use rooflet_store as store;
 use rooflet_store::{Key, ListError, Record, Revision};
@@ -32,8 +34,13 @@ pub(crate) struct Page {
     pub remaining: Option<usize>,
 }
 
+/// Decoder of continue tokens. Like Go's, ignores bits of the last symbol that are in no byte.
+const TOKEN_DECODER: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+
 /// Continue token in the format of kube-apiserver. Opaque to clients.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct ContinueToken {
     v: String,
     /// Revision of the list. Negative: continue with the current state.
@@ -62,10 +69,11 @@ impl ContinueToken {
                 "invalid continue token: continue key is not valid{reason}"
             ))
         };
-        let bytes = URL_SAFE_NO_PAD
+        let bytes = TOKEN_DECODER
             .decode(text)
             .map_err(|err| invalid(&format!(": {}", base64_fault(&err, text))))?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|err| invalid(&format!(": {err}")))?;
+        let token: Self = serde_json::from_slice(&bytes)
+            .map_err(|err| invalid(&format!(": {}", json_fault(&bytes, &err))))?;
         if token.v != Self::VERSION {
             return Err(invalid(&format!(
                 ": server does not recognize this encoded version {}",
@@ -86,6 +94,22 @@ impl ContinueToken {
         let start = token.start.trim_start_matches('/').trim_end_matches('\0');
         Ok((token.rv, Key::new(format!("{prefix}{start}"))))
     }
+}
+
+/// Returns the message of Go's JSON decoder for bytes that do not start with a value.
+fn json_fault(bytes: &[u8], err: &serde_json::Error) -> String {
+    let Some(first) = bytes.iter().copied().find(|byte| !byte.is_ascii_whitespace()) else {
+        return "unexpected end of JSON input".to_owned();
+    };
+    if matches!(
+        first,
+        b'{' | b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n'
+    ) {
+        return err.to_string();
+    }
+    let quoted = quote(&char::from(first).to_string());
+    let character = quoted.trim_matches('"');
+    format!("invalid character '{character}' looking for beginning of value")
 }
 
 /// Range of a list.
@@ -298,6 +322,13 @@ mod tests {
                 .to_owned()
         };
         assert!(check("%%%").starts_with("invalid continue token: continue key is not valid"));
+        // Texts of kube-apiserver 1.36.2.
+        assert!(check("garbage").ends_with(r": invalid character '\u0081' looking for beginning of value"));
+        let without_start = URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":0}"#);
+        assert!(
+            check(&without_start)
+                .ends_with(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+        );
         let escape = ContinueToken {
             v: ContinueToken::VERSION.to_owned(),
             rv: 1,
