@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     FieldError, accept, compile::compile, field_path, format::Format, gotext, metadata, metadata::NameRule,
-    names, node::members, types::Types,
+    names, node::members, pruning, types::Types,
 };
 
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -57,12 +57,23 @@ fn changes_schema(old: Option<&Value>, version: &Value) -> bool {
     !before.any(|before| schema(before) == schema(version))
 }
 
-/// Applies the defaults of a CRD: list kind, singular name, conversion.
+/// Applies the defaults of a CRD: list kind, singular name, conversion. Drops unknown fields in the metadata
+/// of embedded resources from the defaults in schemas.
 pub fn apply_defaults(crd: &mut Value) {
     let kind = text(crd, "/spec/names/kind").to_owned();
     let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
+    for version in spec
+        .get_mut("versions")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
+            prune_defaults(schema);
+        }
+    }
     let conversion = spec.entry("conversion").or_insert(Value::Null);
     if conversion.is_null() {
         *conversion = json!({"strategy": "None"});
@@ -80,6 +91,23 @@ pub fn apply_defaults(crd: &mut Value) {
             }
         }
     }
+}
+
+fn prune_defaults(schema: &mut Value) {
+    if let Some(mut default) = schema.get_mut("default").map(Value::take) {
+        pruning::prune_embedded_metadata(&mut default, schema);
+        schema["default"] = default;
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(child) = schema.get_mut(key) {
+            prune_defaults(child);
+        }
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    properties
+        .into_iter()
+        .flatten()
+        .for_each(|(_, property)| prune_defaults(property));
 }
 
 /// Validates a new CRD, or an update of `old`, including metadata.

@@ -7,26 +7,43 @@ use super::{
     node::{Additional, Node},
     path::Path,
 };
+use rooflet_base::json_syntax::type_name;
 
 pub(super) fn validate(node: &Node, value: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    walk(node, value, &Path::Root, &mut errors);
+    walk(node, value, &Path::Root, &mut |resource, path| {
+        check(resource, path, &mut errors);
+    });
     errors
 }
 
-fn walk(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+/// Validates a default. As in kube-apiserver, a fault of a type precludes the other checks.
+pub(super) fn validate_default(node: &Node, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    let (mut fault, mut errors) = (None, Vec::new());
+    walk(node, value, path, &mut |resource, path| {
+        fault = fault.take().or_else(|| type_fault(resource, path));
+        check(resource, path, &mut errors);
+    });
+    match fault {
+        Some(fault) => vec![fault],
+        None => errors,
+    }
+}
+
+/// Calls `visit` with each embedded resource.
+fn walk(node: &Node, value: &Value, path: &Path<'_>, visit: &mut dyn FnMut(&Value, &Path<'_>)) {
     if !node.contents.embedded {
         return;
     }
     match value {
         Value::Object(fields) => {
             if node.embedded {
-                check(value, path, errors);
+                visit(value, path);
             }
             for (name, field) in fields {
                 match (node.properties.get(name), &node.additional) {
-                    (Some(property), _) => walk(property, field, &path.child(name), errors),
-                    (None, Additional::Schema(child)) => walk(child, field, &path.key(name), errors),
+                    (Some(property), _) => walk(property, field, &path.child(name), visit),
+                    (None, Additional::Schema(child)) => walk(child, field, &path.key(name), visit),
                     (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}
                 }
             }
@@ -36,11 +53,38 @@ fn walk(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError
                 return;
             };
             for (index, item) in items.iter().enumerate() {
-                walk(child, item, &path.index(index), errors);
+                walk(child, item, &path.index(index), visit);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// Returns the first member of type and object metadata with another JSON type.
+fn type_fault(resource: &Value, path: &Path<'_>) -> Option<FieldError> {
+    let keys = ["apiVersion", "kind"];
+    let mut given = keys.into_iter().filter_map(|key| Some((key, resource.get(key)?)));
+    if let Some((key, other)) = given.find(|(_, value)| !value.is_string()) {
+        let field = path.child(key).field();
+        return Some(FieldError::invalid(field, other, "must be a string"));
+    }
+    let given = resource.get("metadata")?;
+    let detail = match given {
+        Value::Object(_) | Value::Null => {
+            let fault = metadata::check_types(given).err()?.to_string();
+            // The metadata are decoded alone.
+            fault.replace("ObjectMeta.metadata.", "ObjectMeta.")
+        }
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            let kind = type_name(given);
+            format!("json: cannot unmarshal {kind} into Go value of type v1.ObjectMeta")
+        }
+    };
+    Some(FieldError::invalid(
+        path.child("metadata").field(),
+        given,
+        &detail,
+    ))
 }
 
 fn check(resource: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {

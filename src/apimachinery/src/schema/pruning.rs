@@ -67,6 +67,30 @@ pub(super) fn prune_value(value: &mut Value, node: &Node) {
     prune(value, Some(node), &Path::Root, &mut Vec::new());
 }
 
+/// Drops unknown fields in the metadata of embedded resources, and nothing else. The schema need not be
+/// valid.
+pub(super) fn prune_embedded_metadata(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            if schema["x-kubernetes-embedded-resource"] == true
+                && let Some(metadata) = fields.get_mut("metadata")
+            {
+                prune_metadata(metadata, &Path::Root, &mut Vec::new());
+            }
+            for (name, field) in fields {
+                let property = schema["properties"].get(name);
+                prune_embedded_metadata(field, property.unwrap_or(&schema["additionalProperties"]));
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                prune_embedded_metadata(item, &schema["items"]);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 fn prune_metadata(metadata: &mut Value, path: &Path<'_>, unknown: &mut Vec<String>) {
     let Value::Object(fields) = metadata else { return };
     retain_known(fields, &OBJECT_META_FIELDS, path, unknown);
