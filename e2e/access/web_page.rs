@@ -86,7 +86,7 @@ impl Browser {
 
     /// Sends a GET request, calls `started` after the head of the response, and then reads until
     /// `is_found` accepts the text that has arrived.
-    fn stream(&self, path: &str, started: impl FnOnce(), is_found: impl Fn(&str) -> bool) -> String {
+    fn stream(&self, path: &str, started: impl FnOnce(), mut is_found: impl FnMut(&str) -> bool) -> String {
         self.runtime.block_on(async {
             let response = self.request(Method::GET, path).send().await;
             let mut response = response.expect("a response");
@@ -347,7 +347,16 @@ fn page_recovers_from_an_outage_of_the_api_server() {
     assert_eq!(browser.get(namespaces).status, 200);
 
     let watch = "/proxy/watch?path=/api/v1/namespaces";
-    browser.stream(watch, || cluster.stop(), |text| text.contains("\"end\":"));
+    let mut stopped = false;
+    let stop_after_start = |text: &str| {
+        // The head of the page's response precedes the watch of the API server.
+        if !stopped && text.contains("\"status\":200") {
+            cluster.stop();
+            stopped = true;
+        }
+        text.contains("\"end\":")
+    };
+    browser.stream(watch, || {}, stop_after_start);
     assert_error(&browser.get(namespaces), 502, "UpstreamUnreachable");
     cluster.start_again();
     let listed = eventually("the page after the outage", || match browser.get(namespaces) {
