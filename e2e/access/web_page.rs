@@ -66,7 +66,7 @@ impl Browser {
     }
 
     #[track_caller]
-    fn write(&self, method: Method, path: &str, body: &Value) -> HttpResponse {
+    pub(crate) fn write(&self, method: Method, path: &str, body: &Value) -> HttpResponse {
         let request = self.request(method, path).header("x-csrf-token", &self.csrf);
         self.send(request.json(body)).expect("a response")
     }
@@ -125,7 +125,7 @@ fn code(cluster: &Cluster) -> String {
 }
 
 /// Returns the administrator's token.
-pub(super) fn token(cluster: &Cluster) -> String {
+pub(crate) fn token(cluster: &Cluster) -> String {
     let file = cluster.scratch.join("data/token");
     let token = std::fs::read_to_string(file).expect("the token exists");
     token.trim().to_owned()

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
+use crate::access::web_page::{self, Browser};
 use crate::harness::{Cluster, eventually};
 
 const GUIDE: &str = "
@@ -277,4 +279,130 @@ fn drain_waits_for_a_long_answer() {
         assert_eq!(answer.events().last().map(String::as_str), Some("[DONE]"));
         assert!(answer.events().len() >= 400, "{}", answer.events().len());
     });
+}
+
+const SIMULATED_FLEET: &str = "
+fleet:
+  macs:
+    - {name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 4}
+models:
+  - {name: small, model: qwen3-8b, quantization: mlx4}
+";
+
+const TWO_DEPLOYMENTS: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: one}
+spec:
+  model: {source: 'local://small'}
+  serving: {contextTokens: 4096, maxConcurrency: 2}
+  strategy: {rollingUpdate: {maxSurge: 1}}
+---
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: two}
+spec:
+  replicas: 2
+  model: {source: 'local://small'}
+  serving: {contextTokens: 4096}
+";
+
+/// Returns the deployment and the node of each replica that is not being deleted, sorted.
+fn placements(cluster: &Cluster) -> Vec<(String, String)> {
+    let listed = cluster.kubectl.json("mrep").expect("a list")["items"].clone();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut placements: Vec<_> = listed
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|replica| replica["metadata"]["deletionTimestamp"].is_null())
+        .map(|replica| {
+            let deployment = text(&replica["metadata"]["labels"]["rooflet.dev/deployment"]);
+            (
+                format!("default/{deployment}"),
+                text(&replica["spec"]["nodeName"]),
+            )
+        })
+        .collect();
+    placements.sort();
+    placements
+}
+
+#[test]
+fn preview_of_a_drain_matches_the_drain() {
+    let Some(cluster) = Cluster::simulated(SIMULATED_FLEET, &[]) else {
+        return;
+    };
+    cluster.kubectl.apply(TWO_DEPLOYMENTS).ok();
+    cluster
+        .kubectl
+        .run("wait --for=condition=Ready mdep/one mdep/two --timeout=120s")
+        .ok();
+    let before = placements(&cluster);
+    let node = before[0].1.clone();
+
+    let dry_run = cluster.rooflet(&format!("drain {node} --dry-run"));
+    assert!(dry_run.status.success(), "{}", lines(&dry_run.stderr));
+    let spec = cluster.kubectl.json(&format!("mac {node}")).expect("the node")["spec"].clone();
+    assert!(spec["drain"] != true && spec["unschedulable"] != true, "{spec}");
+    // The page shows the same preview.
+    let mut browser = Browser::new(&cluster.web);
+    browser.sign_in(&json!({ "token": web_page::token(&cluster) }));
+    let patch = json!({ "spec": { "unschedulable": true, "drain": true } });
+    let change = json!({ "object": { "node": node }, "patch": patch });
+    let answer = browser.write(Method::POST, "/proxy/preview", &change);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let preview = answer.json();
+    let mut expected = before.clone();
+    let mut printed = format!("fleetnode.rooflet.dev/{node} cordoned (dry run)\n");
+    for replica in preview["replicas"].as_array().expect("a list") {
+        let text = |field: &str| replica[field].as_str().expect(field).to_owned();
+        assert_eq!(text("course"), "Moves", "{replica}");
+        let left = (text("deployment"), text("from"));
+        assert_eq!(left.1, node);
+        let at = expected.iter().position(|placement| *placement == left);
+        expected.remove(at.expect("the replica exists"));
+        expected.push((left.0, text("to")));
+        printed.push_str(&format!("{} (dry run)\n", text("message")));
+    }
+    expected.sort();
+    assert_ne!(expected, before, "{preview}");
+    printed.push_str(&format!("fleetnode.rooflet.dev/{node} drained (dry run)\n"));
+    assert_eq!(lines(&dry_run.stdout), printed);
+    assert_eq!(placements(&cluster), before);
+
+    let drained = cluster.rooflet(&format!("drain {node} --timeout=120s"));
+    assert!(drained.status.success(), "{}", lines(&drained.stderr));
+    eventually("the placements of the preview", || match placements(&cluster) {
+        found if found == expected => Ok(()),
+        found => Err(format!("{found:?} instead of {expected:?}")),
+    });
+
+    // Without another node, the replicas stay.
+    let node = placements(&cluster)[0].1.clone();
+    let others: Vec<_> = (1..=4)
+        .map(|number| format!("mini-{number}"))
+        .filter(|name| *name != node)
+        .collect();
+    let cordon = cluster.rooflet(&format!("cordon {}", others.join(" ")));
+    assert!(cordon.status.success(), "{}", lines(&cordon.stderr));
+    let stuck = cluster.rooflet(&format!("drain {node} --dry-run"));
+    assert_eq!(stuck.status.code(), Some(1));
+    assert!(
+        lines(&stuck.stdout).contains(&format!(" stays on {node}: no other node accepts a replacement"))
+            && lines(&stuck.stderr).contains(&format!("{node} would not be drained")),
+        "{stuck:?}"
+    );
+
+    let unknown = cluster.rooflet("rollout abort one --dry-run");
+    assert!(
+        lines(&unknown.stderr).contains("has no rollout in progress"),
+        "{unknown:?}"
+    );
+    let restart = cluster.rooflet("rollout restart one --dry-run");
+    let restarted = lines(&restart.stdout);
+    assert!(
+        restarted.starts_with("modeldeployment.rooflet.dev/one restarted (dry run)\ndefault/one-"),
+        "{restart:?}"
+    );
 }

@@ -30,6 +30,7 @@ mod index;
 pub mod intent;
 mod node_lifecycle;
 mod owner;
+mod preview;
 mod queue;
 mod runtime;
 mod shared;
@@ -43,6 +44,7 @@ pub use deployment::{deployment_intents, is_template_of};
 pub use fleet::FollowedFleet;
 pub use history::SpeedHistory;
 pub use node_lifecycle::{Heartbeats, NODE_MONITOR_PERIOD, node_intents};
+pub use preview::{ChangedObject, Course, Preview, PreviewError, ProposedChange, ReplicaPreview, preview};
 
 use std::time::Duration;
 

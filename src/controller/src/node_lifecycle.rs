@@ -19,3 +19,4 @@ pub(super) use observed::concerns_lifecycle;
 pub use reconciler::NODE_MONITOR_PERIOD;
 pub(super) use reconciler::NodeLifecycle;
 pub use writes::intents as node_intents;
+pub(super) use writes::{drain_obstacles, intents_without_timings as node_intents_with_reserve};

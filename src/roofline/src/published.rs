@@ -220,7 +220,8 @@ pub fn admission_status(
     }
 }
 
-fn speed_working(speed: &Speed) -> api::SpeedWorking {
+/// Returns the speed of an admission decision.
+pub fn speed_working(speed: &Speed) -> api::SpeedWorking {
     api::SpeedWorking {
         tokens_per_second: percentiles(speed.decode),
         bytes_per_token: speed.bytes_per_token.round(),

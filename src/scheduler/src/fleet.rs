@@ -14,6 +14,7 @@ use crate::placement::filter::filter;
 use crate::placement::ranking::{Ranking, shared};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, NodeModel};
 use rooflet_base::units::Bytes;
+use rooflet_roofline::admission::Speed;
 
 /// Maximum number of changes that are stored for rankings. Beyond it, rankings are computed again.
 const MAX_CHANGES: usize = 100_000;
@@ -529,6 +530,13 @@ impl Fleet {
         let at = self.position(name).ok()?;
         let fit = self.machines.fit(self.nodes[at].machine_id, request);
         fit.memory(request)
+    }
+
+    /// Returns the speed of the replica on the node without other replicas, or `None` if the speed is unknown.
+    pub fn speed_on(&mut self, name: &str, request: &ReplicaRequest) -> Option<Speed> {
+        let at = self.position(name).ok()?;
+        let fit = self.machines.fit(self.nodes[at].machine_id, request);
+        fit.requirements.as_ref()?.speed
     }
 
     /// Returns an upper bound of the number of requests like this one that the node accepts, if

@@ -72,7 +72,7 @@ pub fn simulate(scenario: &Scenario, options: &RunOptions) -> Result<Outcome, Sc
 }
 
 impl<'a> Run<'a> {
-    fn new(scenario: &'a Scenario, options: &RunOptions) -> Result<Self, ScenarioError> {
+    pub(crate) fn new(scenario: &'a Scenario, options: &RunOptions) -> Result<Self, ScenarioError> {
         Ok(Self {
             world: World::new(scenario, options)?,
             network: Network::new(scenario, options.seed),
@@ -82,7 +82,7 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         for (index, fault) in self.world.faults.iter().enumerate() {
             self.world.queue.push(fault.at, Event::FaultBegins { index });
         }
@@ -109,7 +109,7 @@ impl Run<'_> {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    pub(crate) fn handle(&mut self, event: Event) {
         self.rules.by_former_leader = false;
         match event {
             Event::Deliver { to, kind } => self.deliver(to, kind),

@@ -4,6 +4,8 @@ use super::scenario::{ChangeAt, ChangeWhat};
 use super::*;
 use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;
 
+mod preview;
+
 const DAY: &str = include_str!("../../../examples/simulation/day.yaml");
 const AUTOSCALING: &str = include_str!("../../../examples/simulation/autoscaling.yaml");
 const BURST: &str = include_str!("../../../examples/simulation/burst.yaml");

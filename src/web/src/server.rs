@@ -9,7 +9,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use rustls::{ClientConfig, ServerConfig};
 use tokio::net::TcpListener;
 use tracing::info;
@@ -23,6 +23,7 @@ use super::guard::{self, Guard};
 use super::history;
 use super::history_source::HistorySource;
 use super::monitoring;
+use super::preview::{self, Planner};
 use super::prometheus::{Prometheus, PrometheusConfig};
 use super::sessions::Sessions;
 use super::sign_in;
@@ -47,6 +48,8 @@ pub struct WebConfig {
     pub has_api_server: bool,
     /// History of the deployments. `None` without a controller in this process.
     pub history: Option<HistorySource>,
+    /// Previews of changes.
+    pub planner: Planner,
     /// Prometheus that scrapes the fleet, for histories of more than 24 hours.
     pub prometheus: Option<PrometheusConfig>,
     /// Gateway of the playground. `None` if there is none.
@@ -77,6 +80,7 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         scrapers: Mutex::new(Sessions::default()),
         has_api_server: config.has_api_server,
         history: config.history,
+        planner: config.planner,
         prometheus,
         failures: Mutex::new(Failures::default()),
         codes: Mutex::new(SignInCodes::new(clock.now())),
@@ -112,6 +116,7 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
     let proxy = Router::new()
         .route("/proxy/api/{*path}", any(api_proxy::forward_request))
         .route("/proxy/watch", get(combined_watch::watch))
+        .route("/proxy/preview", post(preview::preview))
         .route("/proxy/openai/{*path}", any(upstreams::openai))
         .route("/proxy/metrics/gateway", get(upstreams::gateway_metrics))
         .route("/proxy/metrics/agents/{node}", get(upstreams::agent_metrics))

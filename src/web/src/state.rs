@@ -13,6 +13,7 @@ use super::connections::Upstreams;
 use super::error::WebError;
 use super::failures::Failures;
 use super::history_source::HistorySource;
+use super::preview::Planner;
 use super::prometheus::Prometheus;
 use super::sessions::Sessions;
 use super::sign_in_code::SignInCodes;
@@ -35,6 +36,7 @@ pub(crate) struct Web {
     pub(crate) has_api_server: bool,
     /// History of the deployments. `None` without a controller in this process.
     pub(crate) history: Option<HistorySource>,
+    pub(crate) planner: Planner,
     /// Prometheus for longer histories.
     pub(crate) prometheus: Option<Prometheus>,
     pub(crate) failures: Mutex<Failures>,

@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use self::upstream::{ADMIN, ADMIN_TOKEN, PROMETHEUS_TOKEN, Upstream};
-use super::{GatewayAddress, HistorySource, PrometheusConfig, WebConfig, kubeconfig_extension, serve};
+use super::{
+    GatewayAddress, HistorySource, Planner, PrometheusConfig, WebConfig, kubeconfig_extension, serve,
+};
 use rooflet_base::clock::{Clock, ManualClock};
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
@@ -95,6 +97,10 @@ impl Page {
                     |uid| (uid == "1").then(|| json!({ "start": 60 })),
                     |uid| (uid == "mac").then(|| json!({ "times": [60] })),
                 )
+            }),
+            planner: Planner::new(|objects, change| match change {
+                b"wrong" => Err("the patch is wrong".to_owned()),
+                change => Ok(json!({ "nodes": objects.nodes, "change": change.len() })),
             }),
             prometheus,
             gateway,

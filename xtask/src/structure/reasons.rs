@@ -29,6 +29,7 @@ const OTHER_WORDS: &[&str] = &[
     "False",
     "Unknown",
     // Kinds and their parts.
+    "FleetNode",
     "List",
     "ModelDeployment",
     // Binding constraints and values of fields.

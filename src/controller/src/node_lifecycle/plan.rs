@@ -350,6 +350,34 @@ impl<'a> NodePlan<'a> {
     }
 }
 
+/// Returns the replicas on the node that its drain does not evict now, with the reasons.
+pub(super) fn drain_obstacles(observed: &Observed<'_>, name: &str) -> Vec<(ReplicaKey, String)> {
+    let mut nodes = observed.nodes.iter();
+    let node = nodes.find(|node| node.metadata.name.as_deref() == Some(name));
+    let Some(node) = node.filter(|node| node.spec.drain) else {
+        return Vec::new();
+    };
+    let mut evictions = Evictions::new(observed);
+    let replicas = observed.replicas.iter();
+    let here = replicas.filter(|replica| replica.spec.node_name.as_deref() == Some(name));
+    let obstacles = here.filter_map(|replica| {
+        let why = if replica.metadata.deletion_timestamp.is_some() {
+            return None;
+        } else if replica.annotations().contains_key(MIRROR_ANNOTATION) {
+            "it belongs to the manifest directory of the node".to_owned()
+        } else if !is_replaceable(replica) {
+            "it has no deployment that replaces it".to_owned()
+        } else {
+            match evictions.of(node, replica) {
+                Eviction::Replace { why, .. } | Eviction::NotYet(why) => why,
+                Eviction::Now(_) | Eviction::No => return None,
+            }
+        };
+        Some((ReplicaKey::of(*replica), why))
+    });
+    obstacles.collect()
+}
+
 /// Replica that remains on a node, with the reason.
 struct Left {
     replica: String,

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 
 use super::heartbeats::Timings;
 use super::observed::Observed;
-use super::plan::{NodePlan, Step};
+use super::plan::{self, NodePlan, Step};
 use crate::intent::{
     Deletion, EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Snapshot, Version,
 };
 use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelReplica, ModelReplicaStatus};
 use rooflet_client::EventType;
+use rooflet_scheduler::ReplicaKey;
 
 /// Returns the writes of one pass without a reserve for node failures.
 pub fn intents(snapshot: &Snapshot, timings: Timings, now: Timestamp) -> Intents {
@@ -25,7 +26,42 @@ pub(super) fn intents_with_reserve(
     reserve_node_failures: usize,
     now: Timestamp,
 ) -> Intents {
-    let plan = NodePlan::new(&Observed {
+    let plan = NodePlan::new(&observed(snapshot, timings, reserve_node_failures, now));
+    Intents {
+        writes: plan.steps.into_iter().map(write).collect(),
+        requeue_after: plan.requeue_after,
+    }
+}
+
+/// Returns the writes of a pass that has observed no silence and no taint for any time.
+pub(crate) fn intents_without_timings(
+    snapshot: &Snapshot,
+    reserve_node_failures: usize,
+    now: Timestamp,
+) -> Intents {
+    intents_with_reserve(snapshot, Timings::default(), reserve_node_failures, now)
+}
+
+/// Returns the replicas that a drain leaves on the node, with the reasons.
+pub(crate) fn drain_obstacles(
+    snapshot: &Snapshot,
+    node: &str,
+    reserve_node_failures: usize,
+    now: Timestamp,
+) -> Vec<(ReplicaKey, String)> {
+    plan::drain_obstacles(
+        &observed(snapshot, Timings::default(), reserve_node_failures, now),
+        node,
+    )
+}
+
+fn observed(
+    snapshot: &Snapshot,
+    timings: Timings,
+    reserve_node_failures: usize,
+    now: Timestamp,
+) -> Observed<'_> {
+    Observed {
         nodes: snapshot.nodes.iter().map(Arc::as_ref).collect(),
         replicas: snapshot.replicas.iter().map(Arc::as_ref).collect(),
         deployments: snapshot.deployments.iter().map(Arc::as_ref).collect(),
@@ -33,10 +69,6 @@ pub(super) fn intents_with_reserve(
         reserve_node_failures,
         version: env!("CARGO_PKG_VERSION"),
         now,
-    });
-    Intents {
-        writes: plan.steps.into_iter().map(write).collect(),
-        requeue_after: plan.requeue_after,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Access to objects of an API server.
 
+pub(super) mod preview;
+
 use anyhow::anyhow;
 use camino::Utf8PathBuf;
 use kube::{Client, CustomResourceExt, Resource};

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use camino::Utf8PathBuf;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use self::change::{Change, Promotion, patch};
+use super::objects::preview::{DryRun, lines};
 use super::ui::duration::duration;
 use super::{Failure, objects, ui};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{ModelDeployment, ModelRevision};
 use rooflet_base::clock::Clock;
 use rooflet_client::{ApiError, FIELD_MANAGER};
+use rooflet_controller::ChangedObject;
 
 /// Kind in front of object names, as kubectl prints it.
 const KIND: &str = "modeldeployment.rooflet.dev";
@@ -59,6 +61,8 @@ enum Verb {
         /// Revision to roll back to; 0 is the revision before the current template.
         #[arg(long, default_value_t = 0, value_name = "N")]
         to_revision: i64,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// End the current pause or step of a canary.
     Promote {
@@ -67,9 +71,16 @@ enum Verb {
         /// Skip all remaining steps, and do not wait for a maintenance window or for idle replicas.
         #[arg(long)]
         full: bool,
+        #[command(flatten)]
+        dry: DryRun,
     },
     /// Abort the rollout of the newest revision and roll back to the last complete one.
-    Abort(Target),
+    Abort {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        dry: DryRun,
+    },
     /// List the revisions.
     History {
         #[command(flatten)]
@@ -79,7 +90,12 @@ enum Verb {
         revision: i64,
     },
     /// Replace all replicas by new ones with the same template.
-    Restart(Target),
+    Restart {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        dry: DryRun,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -121,31 +137,40 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             ui::output(&history::history(&deployment_ref.name, &revisions, revision)?);
             Ok(())
         }
-        Verb::Pause(target) => target.change(|_, _| Ok(Change::Pause)).await,
-        Verb::Resume(target) => target.change(|_, _| Ok(Change::Resume)).await,
-        Verb::Undo { target, to_revision } => {
+        Verb::Pause(target) => target.change(None, |_, _| Ok(Change::Pause)).await,
+        Verb::Resume(target) => target.change(None, |_, _| Ok(Change::Resume)).await,
+        Verb::Undo {
+            target,
+            to_revision,
+            dry,
+        } => {
             target
-                .change(|deployment, revisions| {
+                .change(Some(dry), |deployment, revisions| {
                     history::undo(deployment, revisions, to_revision)
                         .map(|revision| Change::Undo(Box::new(revision)))
                 })
                 .await
         }
-        Verb::Promote { target, full } => {
+        Verb::Promote { target, full, dry } => {
             let promotion = if full { Promotion::Full } else { Promotion::Step };
-            target.change(|_, _| Ok(Change::Promote(promotion))).await
+            target
+                .change(Some(dry), |_, _| Ok(Change::Promote(promotion)))
+                .await
         }
-        Verb::Abort(target) => target.change(|_, _| Ok(Change::Abort)).await,
-        Verb::Restart(target) => {
+        Verb::Abort { target, dry } => target.change(Some(dry), |_, _| Ok(Change::Abort)).await,
+        Verb::Restart { target, dry } => {
             let now = Clock::System.now();
             let at = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
-            target.change(|_, _| Ok(Change::Restart(at.to_string()))).await
+            target
+                .change(Some(dry), |_, _| Ok(Change::Restart(at.to_string())))
+                .await
         }
     }
 }
 
 /// Deployment on an API server.
 struct DeploymentRef {
+    client: Client,
     deployments: Api<ModelDeployment>,
     revisions: Api<ModelRevision>,
     namespace: String,
@@ -159,16 +184,18 @@ impl Target {
         let namespace = objects::namespace(self.namespace, &client);
         Ok(DeploymentRef {
             deployments: Api::namespaced(client.clone(), &namespace),
-            revisions: Api::namespaced(client, &namespace),
+            revisions: Api::namespaced(client.clone(), &namespace),
+            client,
             name: name.to_owned(),
             namespace,
         })
     }
 
-    /// Makes one change and prints the result. Retries if the deployment has changed since it was
+    /// Makes one change and prints the result, or prints the consequences in a dry run. Retries if the deployment has changed since it was
     /// read.
     async fn change(
         self,
+        dry: Option<DryRun>,
         choose: impl Fn(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
     ) -> Result<(), Failure> {
         let deployment_ref = self.connect().await?;
@@ -182,6 +209,22 @@ impl Target {
                     break;
                 }
             };
+            if let Some(dry) = dry.filter(|dry| dry.dry_run) {
+                let DeploymentRef {
+                    client,
+                    namespace,
+                    name,
+                    ..
+                } = &deployment_ref;
+                let object = ChangedObject::Deployment(namespace.clone(), name.clone());
+                let preview = dry.preview(client, object, patch).await?;
+                ui::output(&format!(
+                    "{KIND}/{name} {} (dry run)\n{}",
+                    change.done(),
+                    lines(&preview)
+                ));
+                break;
+            }
             let params = kube::api::PatchParams::apply(FIELD_MANAGER);
             let patched = deployment_ref
                 .deployments

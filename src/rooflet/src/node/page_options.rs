@@ -2,8 +2,12 @@
 
 use camino::Utf8PathBuf;
 
+use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
+use rooflet_controller::intent::Snapshot;
+use rooflet_controller::{Preview, ProposedChange, preview};
 use rooflet_proxy::Upstream;
-use rooflet_web::{PrometheusConfig, PrometheusUrl};
+use rooflet_web::{FleetObjects, Planner, PrometheusConfig, PrometheusUrl};
 
 /// Other servers from which the web page reads.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -33,4 +37,25 @@ impl PageOptions {
             token_file: self.prometheus_token_file.clone(),
         })
     }
+}
+
+/// Returns the planner of previews. `reserve_node_failures` is the value of the controller.
+pub(crate) fn planner(reserve_node_failures: usize, clock: Clock) -> Planner {
+    Planner::new(move |objects, change| {
+        let change: ProposedChange = serde_json::from_slice(change).map_err(|err| err.to_string())?;
+        let snapshot = snapshot(objects).map_err(|err| err.to_string())?;
+        let planned = preview(snapshot, &change, reserve_node_failures, clock.now());
+        let planned: Preview = planned.map_err(|err| Chain(&err).to_string())?;
+        serde_json::to_value(planned).map_err(|err| err.to_string())
+    })
+}
+
+fn snapshot(objects: FleetObjects) -> serde_json::Result<Snapshot> {
+    Ok(Snapshot {
+        nodes: serde_json::from_value(objects.nodes)?,
+        deployments: serde_json::from_value(objects.deployments)?,
+        revisions: serde_json::from_value(objects.revisions)?,
+        replicas: serde_json::from_value(objects.replicas)?,
+        ..Snapshot::default()
+    })
 }

@@ -14,7 +14,7 @@ use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
-use super::page_options::PageOptions;
+use super::page_options::{PageOptions, planner};
 use super::process_kubeconfigs::{self, ProcessKubeconfigError, ProcessKubeconfigs};
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
@@ -324,6 +324,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
                     move |uid| bandwidths.of(uid),
                 )
             }),
+            planner: planner(config.reserve_node_failures, clock.clone()),
             prometheus: config.page.prometheus(),
             gateway: match &config.page.gateway_url {
                 Some(url) => Some(GatewayAddress::Remote(url.clone())),

@@ -91,13 +91,25 @@ try {
     await until('uncordoned', () => kubectl('get', 'mac/mini-1', '-o', 'jsonpath={.spec.unschedulable}') !== 'true');
   });
 
-  await step('drain moves the replicas', async () => {
+  await step('drain moves the replicas as the preview shows', async () => {
+    const placements = () => JSON.parse(kubectl('get', 'mrep', '-o', 'json')).items.filter((replica) => !replica.metadata.deletionTimestamp)
+      .map((replica) => ({ name: `default/${replica.metadata.name}`, deployment: replica.metadata.labels['rooflet.dev/deployment'], node: replica.spec.nodeName }));
+    const sorted = (of) => of.map(({ deployment, node }) => `${deployment} on ${node}`).sort();
     const target = kubectl('get', 'mrep', '-l', 'rooflet.dev/deployment=summaries', '-o', 'jsonpath={.items[*].spec.nodeName}').split(' ').find((node) => node.startsWith('pro'));
     await page.goto(`${url}/#/macs/${target}`);
     await page.getByRole('button', { name: 'Drain' }).click();
-    await page.getByRole('dialog').getByText('moves to Macs that have room').waitFor();
+    const preview = page.getByRole('dialog').getByRole('list', { name: 'Preview' });
+    await preview.waitFor();
+    await axe(page, 'preview of a drain');
+    const after = placements();
+    for (const line of await preview.getByRole('listitem').allInnerTexts()) {
+      const [, name, to] = /^(\S+) moves from \S+ to (\S+)$/.exec(line) ?? assert.fail(line);
+      after.find((replica) => replica.name === name).node = to;
+    }
+    assert.ok(after.every(({ node }) => node !== target));
     await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
     await page.getByText('No replica runs here').waitFor({ timeout: 60_000 });
+    await until('the placements of the preview', () => JSON.stringify(sorted(placements())) === JSON.stringify(sorted(after)));
     await page.getByRole('button', { name: 'Uncordon' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Uncordon' }).click();
   });

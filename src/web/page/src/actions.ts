@@ -39,8 +39,13 @@ async function patchNewest(deployment: ModelDeployment, action: Action | 'undo',
   }
 }
 
+/** Returns the patch of an action now. */
+export function patchNow(deployment: ModelDeployment, action: Action): unknown {
+  return patchOf(deployment, action, new Date(serverNow()));
+}
+
 export function rollout(deployment: ModelDeployment, action: Action): Promise<void> {
-  return patchNewest(deployment, action, (newest) => patchOf(newest, action, new Date(serverNow())));
+  return patchNewest(deployment, action, (newest) => patchNow(newest, action));
 }
 
 export function undo(deployment: ModelDeployment, revision: ModelRevision): Promise<void> {
@@ -51,9 +56,12 @@ export function undo(deployment: ModelDeployment, revision: ModelRevision): Prom
   });
 }
 
-/** Cordons, uncordons or drains a Mac. */
-export function schedule(node: FleetNode, spec: { unschedulable: boolean; drain: boolean }): Promise<unknown> {
-  const patch = { spec: { unschedulable: spec.unschedulable, drain: spec.drain ? true : null } };
+/** Returns the patch that cordons, uncordons or drains a Mac. */
+export function schedulePatch(kind: 'cordon' | 'uncordon' | 'drain'): unknown {
+  return { spec: { unschedulable: kind !== 'uncordon', drain: kind === 'drain' || null } };
+}
+
+export function schedule(node: FleetNode, patch: unknown): Promise<unknown> {
   return send('PATCH', `${objectPath(NODES, node.metadata.name)}?fieldManager=${FIELD_MANAGER}`, patch, MERGE_PATCH);
 }
 

@@ -363,3 +363,33 @@ async fn failure_of_prometheus_is_reported_with_its_reason() {
         "{text}"
     );
 }
+
+/// The fake API server has no lists of deployments and revisions, so these objects are null.
+#[tokio::test]
+async fn preview_is_computed_from_the_objects_that_the_user_reads() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let preview = |body: &'static str| browser.request(Method::POST, "/proxy/preview").body(body);
+    let response = send(preview("a change")).await;
+    assert_eq!(response.status(), 200);
+    let answer = json_of(response).await;
+    assert_eq!(answer["nodes"][0]["metadata"]["name"], "mini-1");
+    assert_eq!(answer["change"], 8);
+    let kinds = [
+        "fleetnodes",
+        "modeldeployments",
+        "modelrevisions",
+        "modelreplicas",
+    ];
+    let received = page.upstream.received();
+    let read = received.iter().rev().take(4).rev();
+    for (kind, request) in kinds.iter().zip(read) {
+        assert_eq!(request.method, Method::GET);
+        assert_eq!(request.path, format!("/apis/rooflet.dev/v1alpha1/{kind}"));
+        assert_eq!(request.headers[AUTHORIZATION], format!("Bearer {ADMIN_TOKEN}"));
+    }
+    is_error(send(preview("wrong")).await, (400, "InvalidRequest")).await;
+    let without_token = page.request(Method::POST, "/proxy/preview");
+    let without_token = without_token.header(COOKIE, &browser.cookie).body("a change");
+    is_error(send(without_token).await, (403, "CsrfTokenMissing")).await;
+}

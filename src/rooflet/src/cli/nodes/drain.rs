@@ -12,15 +12,17 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::cordon;
+use crate::cli::objects::preview::{DryRun, lines};
 use crate::cli::ui::duration::duration;
 use crate::cli::{Failure, objects, ui};
 use rooflet_api::conditions::condition_type;
 use rooflet_api::meta::{DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_client::ApiError;
+use rooflet_controller::{ChangedObject, Course, ReplicaPreview};
 
 /// Arguments of `rooflet drain`.
 #[derive(Debug, clap::Args)]
@@ -29,12 +31,14 @@ pub(crate) struct Args {
     node: String,
     /// Also delete replicas that fit no other node or that a disruption budget protects. Until
     /// another node has capacity, their models have fewer or no ready replicas.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     force: bool,
     /// Maximum wait until the node has no replicas, such as 90s or 5m; 0 waits without limit. The
     /// drain continues after the timeout.
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
     timeout: Duration,
+    #[command(flatten)]
+    dry: DryRun,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
     /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
@@ -47,12 +51,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let name = &args.node;
     let node = cordon::node(&nodes, name).await?;
     let already = if node.spec.unschedulable { "already " } else { "" };
-    let requested = cordon::patch(
-        &nodes,
-        name,
-        &json!({"spec": {"unschedulable": true, "drain": true}}),
-    )
-    .await?;
+    let patch = json!({"spec": {"unschedulable": true, "drain": true}});
+    if args.dry.dry_run {
+        return preview(&client, &args, already, patch).await;
+    }
+    let requested = cordon::patch(&nodes, name, &patch).await?;
     ui::output(&format!("fleetnode.rooflet.dev/{name} {already}cordoned\n"));
     let waiting = async {
         let remaining = delete_unmanaged(&client, &args).await?;
@@ -80,6 +83,28 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     ui::output(&format!("fleetnode.rooflet.dev/{name} drained\n"));
     Ok(())
+}
+
+/// Prints the consequences of the drain. Fails if a replica would stay on the node.
+async fn preview(client: &Client, args: &Args, already: &str, patch: Value) -> Result<(), Failure> {
+    let name = &args.node;
+    let object = ChangedObject::Node(name.clone());
+    let preview = args.dry.preview(client, object, patch).await?;
+    ui::output(&format!(
+        "fleetnode.rooflet.dev/{name} {already}cordoned (dry run)\n{}",
+        lines(&preview)
+    ));
+    let stays = |replica: &&ReplicaPreview| matches!(replica.course, Course::Stays { .. });
+    match preview.replicas.iter().filter(stays).count() {
+        0 => {
+            ui::output(&format!("fleetnode.rooflet.dev/{name} drained (dry run)\n"));
+            Ok(())
+        }
+        left => Err(anyhow!(
+            "{name} would not be drained: replicas that would stay: {left}; add capacity, or pass --force"
+        )
+        .into()),
+    }
 }
 
 /// Deletes replicas that the controller does not evict, if --force is set. Returns the names of

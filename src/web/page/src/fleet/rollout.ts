@@ -136,21 +136,19 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return value !== null && typeof value === 'object' && !Array.isArray(value);
 }
 
-/** Returns what an action will do, for the question before it. */
+/** Returns the rule of an action, for the question before it. The preview shows the replicas. */
 export function consequence(deployment: ModelDeployment, action: Action): string {
-  const { status, spec } = deployment;
-  const replicas = spec.replicas ?? 1;
-  const floor = throughputFloor(deployment);
-  const kept = floor?.tokensPerSecond === undefined ? '' : ` At least ${number(floor.tokensPerSecond)} tok/s stay available.`;
+  const floor = throughputFloor(deployment)?.tokensPerSecond;
+  const kept = floor === undefined ? '' : ` At least ${number(floor)} tok/s stay available.`;
   switch (action) {
     case 'abort':
-      return `The controller stops the rollout of ${status?.rollout?.revision} and replaces its replicas by replicas of ${status?.rollout?.stableRevision}.${kept}`;
+      return `The controller stops the rollout of ${deployment.status?.rollout?.revision}.${kept}`;
     case 'promote':
       return 'The rollout continues with the next step of the canary.';
     case 'promote-full':
-      return `The rollout skips all remaining steps and checks. All ${replicas} replicas change to ${status?.rollout?.revision}.${kept}`;
+      return `The rollout skips all remaining steps and checks.${kept}`;
     case 'restart':
-      return `The controller replaces all ${replicas} replicas, one after the other, by replicas with the same template.${kept}`;
+      return `The controller replaces all replicas with the same template.${kept}`;
     case 'pause':
       return 'Replicas keep their revision until you resume. Scaling continues.';
     case 'resume':

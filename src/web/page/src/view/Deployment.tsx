@@ -22,6 +22,7 @@ import { DiffView } from '../ui/DiffView';
 import { ObjectEvents } from '../ui/ObjectEvents';
 import { Columns, Facts, Figure, ObjectHead, Panel } from '../ui/Panel';
 import { Period, usePast } from '../ui/Past';
+import { Preview } from '../ui/Preview';
 import { Age, Empty, Loaded, State } from '../ui/State';
 import { useAllowed, useTitle, useWatch } from '../ui/use';
 import { modelText } from './Deployments';
@@ -234,21 +235,27 @@ function template(revision: ModelRevision): string {
   return toYaml(rest);
 }
 
+const LABELS: Record<Action, string> = { pause: 'Pause', resume: 'Resume', promote: 'Promote', 'promote-full': 'Promote fully', abort: 'Abort', restart: 'Restart' };
+
 function Ask({ deployment, own, question, onClose }: { deployment: ModelDeployment; own: ModelReplica[]; question: Question; onClose: () => void }) {
-  const name = deployment.metadata.name;
-  const [wanted, setWanted] = useState(deployment.spec.replicas ?? 1);
+  const { name, namespace = 'default' } = deployment.metadata;
+  const now = deployment.spec.replicas ?? 1;
+  const [wanted, setWanted] = useState(now);
+  const action = question.kind === 'rollout' ? question.action : undefined;
+  const patch = useMemo(() => (action ? actions.patchNow(deployment, action) : question.kind === 'undo' ? undoPatch(deployment, question.revision) : undefined), [question]);
+  const preview = (change: unknown) => <Preview of={{ deployment: [namespace, name] }} patch={change} />;
   switch (question.kind) {
     case 'scale': {
-      const now = deployment.spec.replicas ?? 1;
-      const gone = now - wanted;
+      const isValid = Number.isInteger(wanted) && wanted >= 0;
       return (
-        <Dialog title={`Scale ${name}`} confirm="Scale" danger={wanted === 0} disabled={wanted === now || !Number.isInteger(wanted) || wanted < 0} onClose={onClose} onConfirm={() => actions.scale(deployment, wanted)}>
+        <Dialog title={`Scale ${name}`} confirm="Scale" danger={wanted === 0} disabled={wanted === now || !isValid} onClose={onClose} onConfirm={() => actions.scale(deployment, wanted)}>
           <label class="field"><span>Replicas</span><input type="number" min="0" max="10000" step="1" value={wanted} onInput={(event) => setWanted(event.currentTarget.valueAsNumber)} /></label>
           <p class="muted">
             {deployment.spec.autoscaling && 'The autoscaler of this deployment may change the number again. '}
-            {gone > 0 ? `The newest ${plural(gone, 'replica')} stop${gone === 1 ? 's' : ''}. In-flight requests finish.` : gone < 0 ? `The scheduler places ${plural(-gone, 'replica')} more, if a Mac admits ${gone === -1 ? 'it' : 'them'}.` : `${plural(now, 'replica')} now.`}
+            {plural(now, 'replica')} now.
             {wanted === 0 && ' With 0 replicas, no request is served until the deployment is scaled up.'}
           </p>
+          {isValid && wanted !== now && preview({ spec: { replicas: wanted } })}
         </Dialog>
       );
     }
@@ -258,24 +265,21 @@ function Ask({ deployment, own, question, onClose }: { deployment: ModelDeployme
           <p>The deployment, its revisions and {plural(own.length, 'replica')} are deleted. Requests for <code>{deployment.spec.serving?.name ?? name}</code> fail afterwards. You cannot undo this.</p>
         </Dialog>
       );
-    case 'undo': {
-      const patch = undoPatch(deployment, question.revision);
+    case 'undo':
       return (
         <Dialog title={`Roll back ${name} to revision ${question.revision.spec.revision}?`} confirm="Roll back" danger onClose={onClose} onConfirm={() => actions.undo(deployment, question.revision)}>
-          <p>{consequence(deployment, 'restart').replace('with the same template', `of revision ${question.revision.spec.revision}`)}</p>
-          <pre class="code" tabIndex={0} aria-label="Patch">{toYaml(patch?.spec ?? {})}</pre>
+          {preview(patch)}
+          <pre class="code" tabIndex={0} aria-label="Patch">{toYaml(undoPatch(deployment, question.revision)?.spec ?? {})}</pre>
         </Dialog>
       );
-    }
     case 'rollout': {
-      const { action } = question;
-      const labels: Record<Action, string> = { pause: 'Pause', resume: 'Resume', promote: 'Promote', 'promote-full': 'Promote fully', abort: 'Abort', restart: 'Restart' };
+      const label = LABELS[question.action];
       return (
-        <Dialog title={`${labels[action]} ${action === 'restart' ? name : `the rollout of ${name}`}?`} confirm={labels[action]} danger={action === 'abort' || action === 'promote-full'} onClose={onClose} onConfirm={() => actions.rollout(deployment, action)}>
-          <p>{consequence(deployment, action)}</p>
+        <Dialog title={`${label} ${action === 'restart' ? name : `the rollout of ${name}`}?`} confirm={label} danger={action === 'abort' || action === 'promote-full'} onClose={onClose} onConfirm={() => actions.rollout(deployment, question.action)}>
+          <p>{consequence(deployment, question.action)}</p>
+          {preview(patch)}
         </Dialog>
       );
     }
   }
 }
-

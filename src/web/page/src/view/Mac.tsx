@@ -2,7 +2,7 @@
 
 import { useMemo, useState } from 'preact/hooks';
 import type { FleetNode, ModelReplica } from '../api/kinds';
-import { schedule } from '../actions';
+import { schedule, schedulePatch } from '../actions';
 import { nodeHealth } from '../fleet/health';
 import { parseQuantity } from '../format/quantity';
 import { bandwidth, bytes, number, percent, plural, seconds, short, UNKNOWN } from '../format/text';
@@ -16,6 +16,7 @@ import { Dialog } from '../ui/Dialog';
 import { ObjectEvents } from '../ui/ObjectEvents';
 import { Columns, Facts, ObjectHead, Panel } from '../ui/Panel';
 import { Period, usePast } from '../ui/Past';
+import { Preview } from '../ui/Preview';
 import { RooflinePicture } from '../ui/RooflinePicture';
 import { Age, Empty, Loaded, State } from '../ui/State';
 import { useAllowed, useTitle } from '../ui/use';
@@ -161,22 +162,15 @@ function Measurements({ node }: { node: FleetNode }) {
 
 function Question({ node, own, kind, onClose }: { node: FleetNode; own: ModelReplica[]; kind: Question; onClose: () => void }) {
   const name = node.metadata.name;
-  const title = { cordon: `Cordon ${name}?`, uncordon: `Uncordon ${name}?`, drain: `Drain ${name}?` }[kind];
+  const verb = { cordon: 'Cordon', uncordon: 'Uncordon', drain: 'Drain' }[kind];
   const running = own.reduce((sum, replica) => sum + (replica.status?.requests?.running ?? 0), 0);
+  const patch = schedulePatch(kind);
   return (
-    <Dialog
-      title={title} confirm={{ cordon: 'Cordon', uncordon: 'Uncordon', drain: 'Drain' }[kind]} danger={kind === 'drain'} onClose={onClose}
-      onConfirm={() => schedule(node, { unschedulable: kind !== 'uncordon', drain: kind === 'drain' })}
-    >
+    <Dialog title={`${verb} ${name}?`} confirm={verb} danger={kind === 'drain'} onClose={onClose} onConfirm={() => schedule(node, patch)}>
       {kind === 'cordon' && <p>The scheduler places no new replica on this Mac. {plural(own.length, 'replica')} on it {own.length === 1 ? 'stays' : 'stay'}.</p>}
       {kind === 'uncordon' && <p>The scheduler may place replicas on this Mac again.{node.spec.drain && ' The drain ends.'}</p>}
-      {kind === 'drain' && (
-        <>
-          <p>The Mac is cordoned. {plural(own.length, 'replica')} on it {own.length === 1 ? 'moves' : 'move'} to Macs that have room, within <code>maxUnavailable</code> and the throughput floor of each deployment. {plural(running, 'in-flight request')} can finish.</p>
-          {own.length > 0 && <ul>{own.map((replica) => <li key={replica.metadata.name}>{replica.metadata.name} <span class="muted">{bytes(parseQuantity(replica.status?.reservedMemory))}</span></li>)}</ul>}
-          <p class="muted">A replica for which no other Mac has room stays here, and the condition Drained reports it.</p>
-        </>
-      )}
+      {kind === 'drain' && <p>The Mac is cordoned. {plural(running, 'in-flight request')} can finish.</p>}
+      <Preview of={{ node: name }} patch={patch} />
     </Dialog>
   );
 }

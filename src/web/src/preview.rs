@@ -1,0 +1,79 @@
+//! Preview of a change, computed from the objects that the user may read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde_json::Value;
+
+use super::api_proxy::get;
+use super::error::WebError;
+use super::signed_in::SignedIn;
+use super::state::Web;
+
+/// Plurals of the kinds that a preview needs, in the order of [`FleetObjects`].
+const KINDS: [&str; 4] = [
+    "fleetnodes",
+    "modeldeployments",
+    "modelrevisions",
+    "modelreplicas",
+];
+
+/// Objects of the fleet, as arrays.
+#[derive(Debug)]
+pub struct FleetObjects {
+    pub nodes: Value,
+    pub deployments: Value,
+    pub revisions: Value,
+    pub replicas: Value,
+}
+
+type Plan = dyn Fn(FleetObjects, &[u8]) -> Result<Value, String> + Send + Sync;
+
+/// Function that returns the consequences of a change for these objects, or why it has none. The change is
+/// the body of the request.
+#[derive(Clone)]
+pub struct Planner(Arc<Plan>);
+
+impl Planner {
+    pub fn new(plan: impl Fn(FleetObjects, &[u8]) -> Result<Value, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(plan))
+    }
+}
+
+impl fmt::Debug for Planner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Planner")
+    }
+}
+
+/// Handler of `POST /proxy/preview`, for users who may list the objects of the fleet.
+pub(crate) async fn preview(
+    State(web): State<Arc<Web>>,
+    Extension(signed_in): Extension<Arc<SignedIn>>,
+    change: Bytes,
+) -> Result<Response, WebError> {
+    let mut lists = Vec::with_capacity(KINDS.len());
+    for kind in KINDS {
+        match get(&signed_in, &format!("/apis/rooflet.dev/v1alpha1/{kind}")).await? {
+            Ok(mut list) => lists.push(list["items"].take()),
+            Err(response) => return Ok(response),
+        }
+    }
+    let [nodes, deployments, revisions, replicas] = <[Value; 4]>::try_from(lists).unwrap_or_default();
+    let objects = FleetObjects {
+        nodes,
+        deployments,
+        revisions,
+        replicas,
+    };
+    let planner = web.planner.clone();
+    // Plans of a large fleet take longer than a task may occupy its thread.
+    let planned = tokio::task::spawn_blocking(move || (planner.0)(objects, &change)).await;
+    let planned = planned.unwrap_or_else(|err| Err(format!("the preview failed: {err}")));
+    let preview = planned.map_err(WebError::InvalidRequest)?;
+    Ok(Json(preview).into_response())
+}
