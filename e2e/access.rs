@@ -4,7 +4,7 @@ mod browser;
 mod keys;
 mod login;
 mod monitoring;
-mod oidc;
+pub(crate) mod oidc;
 mod processes;
 pub(crate) mod web_page;
 

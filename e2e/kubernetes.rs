@@ -9,6 +9,7 @@ mod clients;
 mod cluster;
 mod comparison;
 mod control_plane;
+mod node_tokens;
 mod openapi;
 mod story;
 mod upstream;

@@ -106,12 +106,20 @@ struct TokenKey {
 
 impl TokenKey {
     fn sign(&self, claims: &Value) -> String {
-        let header = json!({"alg": "ES256", "kid": self.id, "typ": "JWT"});
-        let encode = |part: &Value| URL_SAFE_NO_PAD.encode(part.to_string());
-        let signed = format!("{}.{}", encode(&header), encode(claims));
-        let signature = self.key.sign(signed.as_bytes()).expect("a signature");
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(fixed_length(&signature)))
+        signed_token(
+            &self.key,
+            &json!({"alg": "ES256", "kid": self.id, "typ": "JWT"}),
+            claims,
+        )
     }
+}
+
+/// Returns a token of a P-256 key.
+pub(crate) fn signed_token(key: &KeyPair, header: &Value, claims: &Value) -> String {
+    let encode = |part: &Value| URL_SAFE_NO_PAD.encode(part.to_string());
+    let signed = format!("{}.{}", encode(header), encode(claims));
+    let signature = key.sign(signed.as_bytes()).expect("a signature");
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(fixed_length(&signature)))
 }
 
 /// Converts a signature from DER (a sequence of two integers) to the form of tokens: two numbers of 32 bytes.

@@ -97,6 +97,11 @@ impl KubernetesCluster {
         Some(cluster)
     }
 
+    /// Returns the path of kubectl.
+    pub(super) fn kubectl_program(&self) -> PathBuf {
+        self.binaries.path("kubectl")
+    }
+
     /// Kills kube-apiserver and starts it again with the same data.
     pub(super) fn restart_api_server(&mut self) {
         kill_9(self.api_server.pid());

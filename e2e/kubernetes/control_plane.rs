@@ -1,7 +1,8 @@
 //! Processes of an installed release: the commands of the rendered Deployments, with the files of
 //! their ServiceAccounts.
 
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -82,13 +83,61 @@ fn in_pod(directory: &str) -> Command {
     command
 }
 
-/// Starts the agent of a Mac with the kubeconfig of its ServiceAccount and a simulated chip.
+/// Installs the chart for these nodes.
+pub(super) fn install(cluster: &KubernetesCluster, nodes: &[&str]) {
+    let nodes = format!("--set=agents.nodes={{{}}}", nodes.join(","));
+    let namespace = format!("--namespace={NAMESPACE}");
+    let args = [
+        "install",
+        "rooflet",
+        "charts/rooflet",
+        &namespace,
+        "--create-namespace",
+        &nodes,
+    ];
+    cluster.helm(&args).expect("installed");
+}
+
+/// Runs `rooflet token create ARGS` as the administrator.
+pub(super) fn create_token(cluster: &KubernetesCluster, args: &[&str]) -> Output {
+    Command::new(rooflet())
+        .args(["token", "create"])
+        .arg(format!("--server=https://127.0.0.1:{}", cluster.port))
+        .args(args)
+        .env("KUBECONFIG", &cluster.kubeconfig)
+        .output()
+        .expect("the binary starts")
+}
+
+/// Runs `rooflet join` for a node with the kubeconfig on standard input.
+pub(super) fn join(cluster: &KubernetesCluster, node: &str, kubeconfig: &[u8]) -> Output {
+    let mut child = Command::new(rooflet())
+        .args(["join", "--token-file=-"])
+        .arg(format!("--state-dir={}", cluster.scratch.join(node).display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(kubeconfig).expect("read");
+    drop(stdin);
+    child.wait_with_output().expect("the binary ends")
+}
+
+/// Joins a Mac, and starts its agent with a simulated chip.
 pub(super) fn start_agent(cluster: &KubernetesCluster, node: &str) -> Process {
-    let kubeconfig = cluster.service_account_kubeconfig(&format!("rooflet-agent-{node}"));
+    let created = create_token(cluster, &["--node", node]);
+    assert!(created.status.success(), "{created:?}");
+    let joined = join(cluster, node, &created.stdout);
+    assert!(joined.status.success(), "{joined:?}");
+    run_agent(cluster, node)
+}
+
+/// Starts the agent of a Mac that has joined.
+pub(super) fn run_agent(cluster: &KubernetesCluster, node: &str) -> Process {
     let args = [
         "agent".to_owned(),
-        format!("--kubeconfig={}", kubeconfig.display()),
-        format!("--node-name={node}"),
         format!("--state-dir={}", cluster.scratch.join(node).display()),
         format!("--model-dir={}", repository("examples/models").display()),
         "--no-probe".to_owned(),

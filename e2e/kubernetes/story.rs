@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::cluster::KubernetesCluster;
-use super::control_plane::{NAMESPACE, Pod, start_agent};
+use super::control_plane::{NAMESPACE, Pod, install, start_agent};
 use crate::access::web_page::Browser;
 use crate::harness::{Http, Process, eventually, kill_9, repository, rooflet};
 
@@ -72,7 +72,7 @@ fn missing_chart_is_reported_once(cluster: &KubernetesCluster) {
             _ => Err(early.log()),
         }
     });
-    install(cluster);
+    install(cluster, &NODES);
     eventually("the watch of FleetNode", || {
         match lines(&early, "watch of FleetNode succeeded again") {
             1 => Ok(()),
@@ -85,20 +85,6 @@ fn missing_chart_is_reported_once(cluster: &KubernetesCluster) {
         assert_eq!(reported, 1, "{kind}\n{log}");
     }
     assert!(early.terminate().success(), "{}", early.log());
-}
-
-fn install(cluster: &KubernetesCluster) {
-    let nodes = format!("--set=agents.nodes={{{}}}", NODES.join(","));
-    let namespace = format!("--namespace={NAMESPACE}");
-    let args = [
-        "install",
-        "rooflet",
-        "charts/rooflet",
-        &namespace,
-        "--create-namespace",
-        &nodes,
-    ];
-    cluster.helm(&args).expect("installed");
 }
 
 /// Creates a ServiceAccount with a ClusterRole. Returns its token.
@@ -270,12 +256,25 @@ fn agents_write_only_their_own_objects(cluster: &KubernetesCluster) {
         message.contains("the agent of mini-1 may write only the FleetNode mini-1"),
         "{message}"
     );
+    let message = refused(&["delete", "fleetnode", "mini-2"]);
+    assert!(
+        message.contains("the agent of mini-1 may write only the FleetNode mini-1"),
+        "{message}"
+    );
     let cordon = r#"{"spec": {"unschedulable": true}}"#;
     let message = refused(&["patch", "fleetnode", "mini-1", "--type=merge", "-p", cordon]);
     assert!(
         message.contains("the agent of mini-1 may not change the spec of its FleetNode"),
         "{message}"
     );
+    let fault = "the agent of mini-1 may not change annotations, finalizers and owners of its FleetNode";
+    for change in [
+        r#"{"metadata": {"finalizers": ["example.com/held"]}}"#,
+        r#"{"metadata": {"annotations": {"rooflet.dev/probe": "1"}}}"#,
+    ] {
+        let message = refused(&["patch", "fleetnode", "mini-1", "--type=merge", "-p", change]);
+        assert!(message.contains(fault), "{change}: {message}");
+    }
     let message = refused(&["label", "fleetnode", "mini-1", label]);
     let fault = "the agent of mini-1 may change only these labels of its FleetNode: rooflet.dev/simulated, ";
     assert!(message.contains(fault), "{message}");
@@ -365,7 +364,7 @@ fn agents_write_only_their_own_objects(cluster: &KubernetesCluster) {
     let message = creation(json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": "FleetNode",
         "metadata": {"name": "mini-9"}, "spec": {}}));
     assert!(
-        message.contains("the agent of mini-1 may write only the FleetNode mini-1"),
+        message.contains("cannot create resource \"fleetnodes\""),
         "{message}"
     );
     let message = creation(

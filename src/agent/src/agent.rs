@@ -428,6 +428,7 @@ impl Agent {
             wired: shared.wired.clone(),
             // The chip of a simulated machine is not the one that computes.
             is_anonymous: self.config.is_anonymous,
+            has_token: self.config.has_token,
             matrix_unit_kernels: match &self.config.simulated {
                 Some(_) => None,
                 None => self.config.matrix_unit_kernels,

@@ -31,6 +31,8 @@ pub struct AgentConfig {
     pub allowed_origins: AllowedOrigins,
     /// True if the HTTP server listens beyond loopback and accepts clients without a certificate.
     pub is_anonymous: bool,
+    /// True if the agent authenticates with the token of a FleetNode, which exists before the agent starts.
+    pub has_token: bool,
     /// Times at which the machine does not serve.
     pub quiet_hours: QuietHours,
     /// Path of the rooflet binary that runs workers and the probe.

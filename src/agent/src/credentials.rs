@@ -1,5 +1,5 @@
-//! Credentials of the agent: renewal of the node's client certificate, rotated authorities, and reload of
-//! a changed kubeconfig, for example after the machine joined a rebuilt control plane.
+//! Credentials of the agent: renewal of the node's client certificate or token, rotated authorities, and
+//! reload of a changed kubeconfig, for example after the machine joined a rebuilt control plane.
 
 use std::time::Duration;
 
@@ -12,11 +12,13 @@ use tracing::{info, warn};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_client as client;
-use rooflet_client::{CertificateKind, ConnectError, KubeconfigSource, Renewable, SigningError, sign};
+use rooflet_client::{
+    ApiError, BoundToken, CertificateKind, ConnectError, KubeconfigSource, Renewable, SigningError, sign,
+};
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::{Credentials, WriteKubeconfigError};
 use rooflet_pki::{Identity, KeyRequest, NodeCertificate, Role, certificate_pem, is_issued_by};
-use rooflet_trust::{ClientAuthorities, PublishedTrust};
+use rooflet_trust::{ClientAuthorities, PublishedTrust, node_of_token};
 
 /// Interval between attempts to renew the certificate.
 const RETRY: Duration = Duration::from_secs(600);
@@ -24,14 +26,19 @@ const RETRY: Duration = Duration::from_secs(600);
 const ROTATION_RETRY: Duration = Duration::from_secs(10);
 /// Interval between checks of the kubeconfig and of the certificate's age.
 const PERIOD: Duration = Duration::from_secs(5);
+/// Lifetime of a renewed token, as of a node's certificate.
+pub const TOKEN_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Maximum time to wait for a signed certificate.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Credentials in the agent's kubeconfig.
 pub struct NodeCredentials {
     pub kubeconfig: Utf8PathBuf,
-    /// Certificate of a node that has joined. `None` for other credentials, which are not renewed.
+    /// Certificate of a node that has joined.
     pub certificate: Option<NodeCertificate>,
+    /// Token of a node that has joined a Kubernetes cluster. Without certificate and token, the credentials
+    /// are not renewed.
+    pub token: Option<NodeToken>,
     /// Published authorities, which a node that has joined follows.
     pub trust: Option<PublishedTrust>,
     pub client: Client,
@@ -39,18 +46,38 @@ pub struct NodeCredentials {
     pub clock: Clock,
 }
 
-/// Error of a certificate renewal.
+/// Node and token in a kubeconfig of `rooflet join`.
+pub struct NodeToken {
+    pub node: String,
+    token: BoundToken,
+}
+
+impl NodeToken {
+    /// Reads the kubeconfig. Returns `None` if no token identifies the node.
+    pub async fn read(source: &KubeconfigSource) -> Result<Option<Self>, ConnectError> {
+        let Some(node) = node_of_token(source)? else {
+            return Ok(None);
+        };
+        let token = client::bearer_token(source).await?;
+        let token = token.and_then(|token| BoundToken::read(&token));
+        Ok(token.map(|token| Self { node, token }))
+    }
+}
+
+/// Error of a renewal.
 #[derive(Debug, thiserror::Error)]
 enum RenewError {
     #[error("generating a key")]
     Key(#[source] rcgen::Error),
     #[error(transparent)]
     Sign(#[from] SigningError),
+    #[error("requesting a token")]
+    Token(#[from] ApiError),
     #[error("reading the kubeconfig")]
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Write(#[from] WriteKubeconfigError),
-    #[error("the server signed a certificate that is not this node's certificate")]
+    #[error("the server issued credentials that are not those of this node")]
     Foreign,
 }
 
@@ -64,7 +91,7 @@ enum ReloadError {
 }
 
 impl NodeCredentials {
-    /// Renews the certificate whenever it is due, and uses a changed kubeconfig, until `stop`.
+    /// Renews certificate or token whenever it is due, and uses a changed kubeconfig, until `stop`.
     pub async fn keep(mut self, stop: CancellationToken) {
         let mut content = self.read();
         let mut next_renewal = Timestamp::MIN;
@@ -117,6 +144,22 @@ impl NodeCredentials {
                 next_renewal = now + RETRY;
                 content = self.read();
             }
+            let due = self.token.as_ref().map(|own| &own.token);
+            if let Some(until) = due
+                .filter(|token| now >= token.renew_at() && now >= next_renewal)
+                .map(|token| token.expires)
+            {
+                match self.renew_token().await {
+                    Ok(()) => info!("renewed the node's token"),
+                    Err(err) => warn!(
+                        error = %Chain(&err),
+                        %until,
+                        "failed to renew the node's token; retrying in {} min", RETRY.as_secs() / 60
+                    ),
+                }
+                next_renewal = now + RETRY;
+                content = self.read();
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
@@ -151,17 +194,37 @@ impl NodeCredentials {
         let certificate = pem
             .and_then(|pem| NodeCertificate::read(&pem))
             .filter(|certificate| certificate.node.is_some());
-        if let (Some(current), Some(new)) = (&self.certificate, &certificate)
-            && current.node != new.node
+        let token = match &certificate {
+            Some(_) => None,
+            None => NodeToken::read(&source).await?,
+        };
+        let name = |certificate: &Option<NodeCertificate>, token: &Option<NodeToken>| match certificate {
+            Some(certificate) => certificate.node.clone(),
+            None => token.as_ref().map(|token| token.node.clone()),
+        };
+        if let (Some(current), Some(new)) = (name(&self.certificate, &self.token), name(&certificate, &token))
+            && current != new
         {
-            return Err(ReloadError::OtherNode {
-                node: new.node.clone().unwrap_or_default(),
-            });
+            return Err(ReloadError::OtherNode { node: new });
         }
         self.renewable
             .replace(client::connect(&source, &self.clock).await?);
         self.certificate = certificate;
+        self.token = token;
         Ok(server.to_string())
+    }
+
+    /// Requests a token for the same Secret, and writes it to the kubeconfig.
+    async fn renew_token(&mut self) -> Result<(), RenewError> {
+        let binding = self.token.as_ref().map(|own| &own.token.binding);
+        let binding = binding.ok_or(RenewError::Foreign)?;
+        let renewed = binding.request_token(&self.client, TOKEN_LIFETIME).await?;
+        kubeconfig::set_token(self.kubeconfig.as_std_path(), &renewed)?;
+        let source = KubeconfigSource::File(self.kubeconfig.clone());
+        self.renewable
+            .replace(client::connect(&source, &self.clock).await?);
+        self.token = NodeToken::read(&source).await?;
+        Ok(())
     }
 
     /// Trusts the published authorities, and replaces a certificate of another authority.

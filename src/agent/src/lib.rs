@@ -38,7 +38,7 @@ pub mod workers;
 
 pub use agent::{Agent, StartAgentError};
 pub use config::{AgentConfig, AgentTls, SimulatedEngine, SimulatedMachine};
-pub use credentials::NodeCredentials;
+pub use credentials::{NodeCredentials, NodeToken, TOKEN_LIFETIME};
 pub use node::LEASE_PERIOD;
 pub use node::quiet_hours::{ParseQuietHoursError, QuietHours};
 pub use reports::Reports;

@@ -195,6 +195,7 @@ mod tests {
             engine: "mlx 0.0.0".to_owned(),
             matrix_unit_kernels: None,
             is_anonymous: false,
+            has_token: false,
             program: "/bin/rooflet".into(),
             grace: Duration::ZERO,
             answer_grace: Duration::ZERO,

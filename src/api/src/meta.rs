@@ -65,6 +65,10 @@ pub const FLEET_TRUST: &str = "rooflet-fleet-trust";
 /// Namespace of [`FLEET_TRUST`]; exists on every Kubernetes cluster.
 pub const FLEET_TRUST_NAMESPACE: &str = "kube-system";
 
+/// Annotation of the ServiceAccount of an agent on a Kubernetes cluster: name of the node. Also the name of the
+/// extension of kubeconfigs with a token of this ServiceAccount.
+pub const NODE_ANNOTATION: &str = "rooflet.dev/node";
+
 /// Prefix of the names of gateway Leases.
 pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
 /// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.
@@ -82,7 +86,7 @@ pub struct Key {
 }
 
 /// All labels and annotations that rooflet reads or sets. Those of users are first.
-pub const KEYS: [Key; 18] = [
+pub const KEYS: [Key; 19] = [
     Key {
         name: ADMISSION_ANNOTATION,
         on: "annotation of ModelDeployments",
@@ -190,6 +194,12 @@ pub const KEYS: [Key; 18] = [
         on: "annotation of Leases",
         set_by: "gateway",
         meaning: "queued requests as JSON, for the autoscaler",
+    },
+    Key {
+        name: NODE_ANNOTATION,
+        on: "annotation of ServiceAccounts",
+        set_by: "chart",
+        meaning: "name of the node whose agent uses the ServiceAccount",
     },
 ];
 

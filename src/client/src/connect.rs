@@ -165,8 +165,7 @@ pub async fn connect_as(
 
 /// Returns the bearer token of the kubeconfig, if the file contains one.
 pub async fn bearer_token(source: &KubeconfigSource) -> Result<Option<String>, ConnectError> {
-    let token = config(source).await?.auth_info.token;
-    Ok(token.map(|token| token.expose_secret().to_owned()))
+    Ok(token_of(&config(source).await?))
 }
 
 /// Returns an extension of the kubeconfig's current cluster.
@@ -178,9 +177,50 @@ pub fn cluster_extension(source: &KubeconfigSource, name: &str) -> Result<Option
         }
         KubeconfigSource::ServiceAccount => return Ok(None),
     };
-    let extensions = current_clusters(&kubeconfig).filter_map(|cluster| cluster.extensions.as_deref());
+    Ok(extension_of(&kubeconfig, name))
+}
+
+/// Kubeconfig that was passed as text.
+pub struct PassedKubeconfig {
+    /// Address of the API server.
+    pub server: Uri,
+    /// Certificate authorities of the server in DER, if the text contains them.
+    pub authorities: Vec<Vec<u8>>,
+    pub token: Option<String>,
+    pub client: Client,
+    kubeconfig: Kubeconfig,
+}
+
+impl PassedKubeconfig {
+    /// Parses the text. Does not access the network.
+    pub async fn parse(text: &str, clock: &Clock) -> Result<Self, ConnectError> {
+        const ORIGIN: &str = "that was passed";
+        let kubeconfig = Kubeconfig::from_yaml(text).map_err(|err| invalid(ORIGIN, &err))?;
+        let config = from_kubeconfig(kubeconfig.clone(), ORIGIN).await?;
+        Ok(Self {
+            server: config.cluster_url.clone(),
+            authorities: config.root_cert.clone().unwrap_or_default(),
+            token: token_of(&config),
+            client: client(config, clock)?,
+            kubeconfig,
+        })
+    }
+
+    /// Returns an extension of the current cluster.
+    pub fn extension(&self, name: &str) -> Option<Value> {
+        extension_of(&self.kubeconfig, name)
+    }
+}
+
+fn token_of(config: &Config) -> Option<String> {
+    let token = config.auth_info.token.as_ref();
+    token.map(|token| token.expose_secret().to_owned())
+}
+
+fn extension_of(kubeconfig: &Kubeconfig, name: &str) -> Option<Value> {
+    let extensions = current_clusters(kubeconfig).filter_map(|cluster| cluster.extensions.as_deref());
     let named = extensions.flatten().find(|extension| extension.name == name);
-    Ok(named.map(|found| found.extension.clone()))
+    named.map(|found| found.extension.clone())
 }
 
 fn client(mut config: Config, clock: &Clock) -> Result<Client, ConnectError> {
@@ -389,6 +429,19 @@ mod tests {
         assert_eq!(found("other"), None);
         let token = bearer_token(&source).await.expect("readable");
         assert_eq!(token.as_deref(), Some("t"));
+        let text = kubeconfig("https://127.0.0.1:1", extension);
+        let passed = PassedKubeconfig::parse(&text, &Clock::System)
+            .await
+            .expect("valid");
+        assert_eq!(passed.server.port_u16(), Some(1));
+        assert_eq!(passed.extension("a").expect("an extension")["url"], "b");
+        assert_eq!(passed.token.as_deref(), Some("t"));
+        let invalid = PassedKubeconfig::parse("a: [1,\n", &Clock::System).await;
+        let message = invalid.err().expect("invalid").to_string();
+        assert!(
+            message.contains("kubeconfig `that was passed` is invalid"),
+            "{message}"
+        );
     }
 
     #[tokio::test]

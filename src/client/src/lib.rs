@@ -10,6 +10,7 @@
 
 mod attempts;
 mod backoff;
+mod bound_token;
 mod cache;
 mod connect;
 mod election;
@@ -23,10 +24,11 @@ mod status;
 
 pub use attempts::Attempts;
 pub use backoff::{Backoff, wait_after};
+pub use bound_token::{BoundToken, TokenBinding};
 pub use cache::{Cache, CachedKind, Change, Changes, Feed, ObjectKey, watch, watch_heeding};
 pub use connect::{
-    ConnectError, KubeconfigSource, UserCredential, bearer_token, client_certificate, cluster_extension,
-    connect, connect_as, connect_via, server_of, with_token,
+    ConnectError, KubeconfigSource, PassedKubeconfig, UserCredential, bearer_token, client_certificate,
+    cluster_extension, connect, connect_as, connect_via, server_of, with_token,
 };
 pub use election::{Elector, Leadership, RENEW_DEADLINE};
 pub use error::ApiError;

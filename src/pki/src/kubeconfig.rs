@@ -80,6 +80,22 @@ pub fn write_extended(
             what,
         });
     }
+    let text = text(server, authority, credentials, extension).map_err(WriteKubeconfigError::Encode)?;
+    // An unchanged file is not written: a server must start on a full disk.
+    if existing.as_deref() == Some(&*text) && private_file::is_private(path) {
+        return Ok(());
+    }
+    private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
+}
+
+/// Returns the text that [`write_extended()`] writes. Without an authority, clients trust the authorities
+/// of their system.
+pub fn text(
+    server: &str,
+    authority: &str,
+    credentials: Credentials<'_>,
+    extension: Option<(&str, Value)>,
+) -> Result<String, YamlError> {
     let user = match credentials {
         Credentials::Token(token) => json!({ "token": token }),
         Credentials::Certificate { certificate, key } => json!({
@@ -87,27 +103,21 @@ pub fn write_extended(
             "client-key-data": STANDARD.encode(key),
         }),
     };
-    let mut cluster = json!({
-        "server": server,
-        "certificate-authority-data": STANDARD.encode(authority),
-    });
+    let mut cluster = json!({ "server": server });
+    if !authority.is_empty() {
+        cluster["certificate-authority-data"] = json!(STANDARD.encode(authority));
+    }
     if let Some((name, value)) = extension {
         cluster["extensions"] = json!([{ "name": name, "extension": value }]);
     }
-    let config = json!({
+    yaml::to_string(&json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": NAME, "cluster": cluster}],
         "users": [{"name": NAME, "user": user}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
         "current-context": NAME,
-    });
-    let text = yaml::to_string(&config).map_err(WriteKubeconfigError::Encode)?;
-    // An unchanged file is not written: a server must start on a full disk.
-    if existing.as_deref() == Some(&*text) && private_file::is_private(path) {
-        return Ok(());
-    }
-    private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
+    }))
 }
 
 /// Returns true if the file at `path` is a kubeconfig for this server.
@@ -123,19 +133,24 @@ pub fn is_for(path: &Path, server: &str, authority: &str) -> bool {
 
 /// Changes the server's URL in a file that [`write()`] created.
 pub fn set_server(path: &Path, server: &str) -> Result<(), WriteKubeconfigError> {
-    change_cluster(path, "server", json!(server))
+    change(path, |config| {
+        config["clusters"][0]["cluster"]["server"] = json!(server)
+    })
 }
 
 /// Changes the server's authorities (certificates in PEM) in a file that [`write()`] created.
 pub fn set_authorities(path: &Path, authorities: &str) -> Result<(), WriteKubeconfigError> {
-    change_cluster(
-        path,
-        "certificate-authority-data",
-        json!(STANDARD.encode(authorities)),
-    )
+    change(path, |config| {
+        config["clusters"][0]["cluster"]["certificate-authority-data"] = json!(STANDARD.encode(authorities));
+    })
 }
 
-fn change_cluster(path: &Path, field: &str, value: Value) -> Result<(), WriteKubeconfigError> {
+/// Changes the user's token in a file that [`write()`] created.
+pub fn set_token(path: &Path, token: &str) -> Result<(), WriteKubeconfigError> {
+    change(path, |config| config["users"][0]["user"]["token"] = json!(token))
+}
+
+fn change(path: &Path, edit: impl FnOnce(&mut Value)) -> Result<(), WriteKubeconfigError> {
     let text = fs::read_to_string(path).map_err(|source| WriteKubeconfigError::Read {
         path: path.to_owned(),
         source,
@@ -147,7 +162,7 @@ fn change_cluster(path: &Path, field: &str, value: Value) -> Result<(), WriteKub
         });
     }
     let mut config: Value = yaml::from_str(&text).map_err(WriteKubeconfigError::Encode)?;
-    config["clusters"][0]["cluster"][field] = value;
+    edit(&mut config);
     let text = yaml::to_string(&config).map_err(WriteKubeconfigError::Encode)?;
     private_file::write(path, &text).map_err(WriteKubeconfigError::Write)
 }

@@ -21,6 +21,6 @@ pub use authority_rotation::{
 pub use machine_certificate::{
     MachineCertificate, OperatorTlsError, Purpose, operator_tls, stored_certificate,
 };
-pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership};
+pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership, node_of_token};
 pub use node_ledger::TrustPublisher;
 pub use published_trust::{ClientAuthorities, PublishedTrust};

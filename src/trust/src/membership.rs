@@ -7,16 +7,26 @@ use camino::{Utf8Path, Utf8PathBuf};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
 
+use rooflet_api::meta::NODE_ANNOTATION;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_base::clock::Clock;
 use rooflet_base::file::if_there;
-use rooflet_client::{ApiError, ConnectError, KubeconfigSource, client_certificate, connect, server_of};
+use rooflet_client::{
+    ApiError, ConnectError, KubeconfigSource, client_certificate, cluster_extension, connect, server_of,
+};
 use rooflet_pki::{AuthorityHash, NodeCertificate};
 
 /// File in the state directory: the node's credentials for the API server.
 pub const KUBECONFIG_FILE: &str = "kubeconfig";
 /// File in the state directory: the node's serving certificate and the fleet's authorities.
 pub const MACHINE_TLS_FILE: &str = "machine-tls.json";
+
+/// Returns the node whose token is in a kubeconfig of `rooflet join`. Returns `None` if a certificate
+/// identifies the node, or if the kubeconfig is not that of a node.
+pub fn node_of_token(source: &KubeconfigSource) -> Result<Option<String>, ConnectError> {
+    let extension = cluster_extension(source, NODE_ANNOTATION)?;
+    Ok(extension.and_then(|node| Some(node["name"].as_str()?.to_owned())))
+}
 
 /// Credentials of a node that has joined.
 pub struct Membership {
@@ -53,7 +63,10 @@ impl Membership {
         }
         let source = KubeconfigSource::File(path);
         let certificate = client_certificate(&source).await?;
-        let node = certificate.and_then(|pem| NodeCertificate::read(&pem)?.node);
+        let node = match certificate {
+            Some(pem) => NodeCertificate::read(&pem).and_then(|certificate| certificate.node),
+            None => node_of_token(&source)?,
+        };
         let Some(node) = node else { return Ok(None) };
         let (url, authorities) = server_of(&source).await?;
         Ok(Some(Self {
@@ -71,9 +84,14 @@ impl Membership {
     /// Returns true if the API server with this authority accepts the credentials. Returns an error
     /// if it does not answer.
     pub async fn is_valid(&self, authority: AuthorityHash) -> Result<bool, ApiError> {
-        if !self.authorities.contains(&authority) {
-            return Ok(false);
+        match self.authorities.contains(&authority) {
+            true => self.is_accepted().await,
+            false => Ok(false),
         }
+    }
+
+    /// Returns true if the API server accepts the credentials. Returns an error if it does not answer.
+    pub async fn is_accepted(&self) -> Result<bool, ApiError> {
         let own = ListParams::default().fields(&format!("metadata.name={}", self.node));
         let nodes: Api<FleetNode> = Api::all(self.client.clone());
         match nodes.list_metadata(&own).await.map_err(ApiError::from) {
@@ -83,7 +101,7 @@ impl Membership {
         }
     }
 
-    /// Deletes the node's FleetNode, which revokes its certificates. Without `force`, a node with
+    /// Deletes the node's FleetNode, which revokes its certificates and tokens. Without `force`, a node with
     /// replicas is an error.
     pub async fn leave(&self, force: bool) -> Result<(), LeaveError> {
         if !force {

@@ -62,6 +62,8 @@ pub(crate) struct NodeReporter {
     pub(crate) wired: WiredWatch,
     pub matrix_unit_kernels: Option<bool>,
     pub is_anonymous: bool,
+    /// True if the token of the agent belongs to a FleetNode, which the agent must not create.
+    pub has_token: bool,
     pub simulated: Option<SimulatedMachine>,
     pub clock: Clock,
     pub cache: Cache<FleetNode>,
@@ -91,7 +93,7 @@ impl NodeReporter {
                 () = self.cache.synced() => {}
             }
             let is_registered = self.cache.get(None, &self.name).is_some();
-            if was_registered && !is_registered {
+            if was_registered && !is_registered && !self.has_token {
                 info!(
                     node = self.name,
                     "FleetNode was deleted; registering it again unless the node is revoked"
@@ -156,6 +158,12 @@ impl NodeReporter {
         let node = match self.cache.get(None, &self.name) {
             Some(node) => node,
             None if stopping => return Ok(None),
+            None if self.has_token => {
+                return Err(ApiError::NotFound(format!(
+                    "FleetNode {name}: run `rooflet token create --node {name}` as an administrator, and join again",
+                    name = self.name
+                )));
+            }
             None => {
                 let params = PostParams {
                     field_manager: Some(FIELD_MANAGER.to_owned()),

@@ -16,7 +16,7 @@ use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
 use rooflet_agent::{
-    Agent, AgentConfig, AgentTls, NodeCredentials, QuietHours, SimulatedMachine, StartAgentError,
+    Agent, AgentConfig, AgentTls, NodeCredentials, NodeToken, QuietHours, SimulatedMachine, StartAgentError,
 };
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
@@ -150,17 +150,24 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let certificate = certificate
         .and_then(|pem| NodeCertificate::read(&pem))
         .filter(|certificate| certificate.node.is_some());
-    let joined_as = certificate
-        .as_ref()
-        .and_then(|certificate| certificate.node.clone());
+    let token = match (&api_server, &certificate) {
+        (Some(source), None) => NodeToken::read(source)
+            .await
+            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
+        (Some(_), Some(_)) | (None, _) => None,
+    };
+    let has_token = token.is_some();
+    let joined_as = match &certificate {
+        Some(certificate) => certificate.node.clone(),
+        None => token.as_ref().map(|token| token.node.clone()),
+    };
     if let (Some(named), Some(joined)) = (&args.node_name, &joined_as)
         && named != joined
     {
         return Err(unusable(format!(
-            "--node-name {named}: the certificate of this machine is for node {joined}; omit --node-name, or join again with this name"
+            "--node-name {named}: the credentials of this machine are for node {joined}; omit --node-name, or join again with this name"
         )));
     }
-    let joined_as_node = joined_as.is_some();
     let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
     if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node_name).first() {
         return Err(unusable(format!("--node-name {node_name}: {what}")));
@@ -182,7 +189,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         ));
     }
     // The node of a fleet whose API server issues certificates.
-    let is_joined = joined_as_node && !args.anonymous.is_given();
+    let is_joined = certificate.is_some() && !args.anonymous.is_given();
     let requires_fleet = files.is_none() && is_joined && !args.listen.ip().is_loopback();
     if !requires_fleet {
         args.anonymous
@@ -214,7 +221,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
             match kubeconfig {
                 Some(path) => {
-                    let (client, trust) = keep_credentials(client, path, certificate, requires_fleet, &tasks);
+                    let (client, trust) =
+                        keep_credentials(client, path, (certificate, token), requires_fleet, &tasks);
                     (Some(client), trust)
                 }
                 None => (Some(client), None),
@@ -281,6 +289,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         })?,
         engine: engine(),
         matrix_unit_kernels: matrix_unit_kernels(),
+        has_token,
         is_anonymous: !args.listen.ip().is_loopback() && fleet_tls.is_none(),
         grace: Duration::from_secs(args.grace_seconds),
         answer_grace: Duration::from_secs(args.answer_grace_seconds),
@@ -332,7 +341,7 @@ fn matrix_unit_kernels() -> Option<bool> {
 fn keep_credentials(
     client: Client,
     kubeconfig: Utf8PathBuf,
-    certificate: Option<NodeCertificate>,
+    (certificate, token): (Option<NodeCertificate>, Option<NodeToken>),
     serves_fleet: bool,
     tasks: &Tasks,
 ) -> (Client, Option<PublishedTrust>) {
@@ -343,6 +352,7 @@ fn keep_credentials(
     let credentials = NodeCredentials {
         kubeconfig,
         certificate,
+        token,
         trust: trust.clone(),
         client: client.clone(),
         renewable,

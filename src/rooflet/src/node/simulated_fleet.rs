@@ -126,6 +126,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
         engine: "none".to_owned(),
         matrix_unit_kernels: None,
         is_anonymous: false,
+        has_token: false,
         program: fleet.program.clone(),
         grace: GRACE,
         answer_grace: ANSWER_GRACE,

@@ -1,6 +1,8 @@
 //! `rooflet join`: joins this machine to a remote control plane. The token of `rooflet token create`
 //! is sufficient: it contains the hash of the server's certificate authority.
 
+mod cluster;
+
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -34,9 +36,9 @@ fn wait_seconds(text: &str) -> Result<u64, String> {
 /// Arguments of `rooflet join`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// URL of the API server, such as https://10.0.0.5:7443.
+    /// URL of the API server, such as https://10.0.0.5:7443. Not needed for a Kubernetes cluster.
     #[arg(value_name = "URL")]
-    server: String,
+    server: Option<String>,
     /// Token that `rooflet token create` printed, or a bootstrap token of Kubernetes, which also
     /// needs --ca-hash.
     #[arg(
@@ -46,7 +48,8 @@ pub(crate) struct Args {
         hide_env_values = true
     )]
     token: Option<String>,
-    /// File that contains the token; `-` for standard input.
+    /// File that contains the token, or the kubeconfig that `rooflet token create` printed on a Kubernetes
+    /// cluster; `-` for standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     token_file: Option<Utf8PathBuf>,
     /// Hash of the server's certificate authority, with which this machine verifies the server.
@@ -65,13 +68,28 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let text = token_text(args.token, args.token_file.as_deref())?;
+    let usage = |what: anyhow::Error| Failure::new(ExitStatus::Usage, what);
+    if cluster::is_kubeconfig(&text) {
+        if args.server.is_some() || args.ca_hash.is_some() {
+            return Err(usage(anyhow!(
+                "URL and --ca-hash: omit them, because the kubeconfig contains the server"
+            )));
+        }
+        return cluster::join(&text, args.node_name.as_deref(), &args.state_dir).await;
+    }
+    let server = args.server.ok_or_else(|| {
+        usage(anyhow!(
+            "URL of the API server is missing; `rooflet token create` prints the command"
+        ))
+    })?;
     let node = crate::cli::node_name(args.node_name, &args.state_dir)?;
     if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node).first() {
         let what = anyhow!("--node-name {node}: {what}");
         return Err(Failure::new(ExitStatus::Usage, what));
     }
-    let JoinToken { authority, token } = join_token(args.token, args.token_file.as_deref(), args.ca_hash)?;
-    let server = discover(&args.server, authority).await.map_err(|err| {
+    let JoinToken { authority, token } = join_token(&text, args.ca_hash)?;
+    let server = discover(&server, authority).await.map_err(|err| {
         let status = match err {
             DiscoverError::Url(_) => ExitStatus::Usage,
             DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
@@ -138,14 +156,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the token with the hash of the authority.
-fn join_token(
-    token: Option<String>,
-    file: Option<&Utf8Path>,
-    ca_hash: Option<AuthorityHash>,
-) -> Result<JoinToken, Failure> {
-    let usage = |what: anyhow::Error| Failure::new(ExitStatus::Usage, what);
-    let text = match (token, file) {
+/// Returns the text that was passed as the token.
+fn token_text(token: Option<String>, file: Option<&Utf8Path>) -> Result<String, Failure> {
+    Ok(match (token, file) {
         (Some(text), _) => text,
         (None, Some(file)) => match file.as_str() {
             "-" => std::io::read_to_string(std::io::stdin()),
@@ -154,11 +167,15 @@ fn join_token(
         .with_context(|| format!("reading the token from `{file}`"))
         .map_err(|err| Failure::new(ExitStatus::Config, err))?,
         (None, None) => {
-            return Err(usage(anyhow!(
-                "--token or --token-file is missing; `rooflet token create` prints a token"
-            )));
+            let what = anyhow!("--token or --token-file is missing; `rooflet token create` prints a token");
+            return Err(Failure::new(ExitStatus::Usage, what));
         }
-    };
+    })
+}
+
+/// Returns the token with the hash of the authority.
+fn join_token(text: &str, ca_hash: Option<AuthorityHash>) -> Result<JoinToken, Failure> {
+    let usage = |what: anyhow::Error| Failure::new(ExitStatus::Usage, what);
     let text = text.trim();
     if JoinToken::is_likely(text) {
         let parsed: JoinToken = text.parse().context("the token").map_err(usage)?;
@@ -191,15 +208,7 @@ fn explained(err: SigningError, node: &str) -> anyhow::Error {
 
 /// Returns the command that starts the agent so that a remote gateway reaches it.
 fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
-    let (_, installed) = Daemon::Agent.state_flag();
-    let is_service = state_dir == installed;
-    let mut line = match is_service {
-        true => "sudo rooflet agent install".to_owned(),
-        false => "rooflet agent --model-dir DIR".to_owned(),
-    };
-    if !is_service && state_dir != crate::cli::default_data_dir().join("agent") {
-        line.push_str(&format!(" --state-dir {state_dir}"));
-    }
+    let mut line = agent_command(state_dir);
     if !own_address.is_loopback() {
         let any = match own_address.is_ipv6() {
             true => "[::]",
@@ -208,6 +217,19 @@ fn agent_line(state_dir: &Utf8Path, own_address: std::net::IpAddr) -> String {
         line.push_str(&format!(
             " --listen {any}:{AGENT_PORT} --advertise-address {own_address}"
         ));
+    }
+    line
+}
+
+/// Returns the command that starts the agent, without its addresses.
+fn agent_command(state_dir: &Utf8Path) -> String {
+    let (_, installed) = Daemon::Agent.state_flag();
+    if state_dir == installed {
+        return "sudo rooflet agent install".to_owned();
+    }
+    let mut line = "rooflet agent --model-dir DIR".to_owned();
+    if state_dir != crate::cli::default_data_dir().join("agent") {
+        line.push_str(&format!(" --state-dir {state_dir}"));
     }
     line
 }

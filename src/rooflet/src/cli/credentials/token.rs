@@ -1,4 +1,6 @@
-//! `rooflet token`: bootstrap tokens with which other Macs join.
+//! `rooflet token`: tokens with which other Macs join.
+
+mod node_account;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -41,16 +43,18 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Create a token, and print the command to run on the joining Mac.
+    /// Create a token, and print the command to run on the joining Mac. On a Kubernetes cluster with the
+    /// chart, print a kubeconfig for `rooflet join --token-file` on this Mac.
     Create {
-        /// Lifetime of the token, such as 15m or 24h; 0 for a token that does not expire.
+        /// Lifetime of the token, such as 15m or 24h; 0 for a token that does not expire. On a Kubernetes
+        /// cluster, at least 10m.
         #[arg(long, default_value = "24h", value_name = "DURATION", value_parser = duration)]
         ttl: Duration,
         /// Number of Macs that may join with the token. Default: no limit.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         uses: Option<u32>,
         /// Name of the only node that may join with the token. The name may be in use: the Mac that
-        /// joins replaces the existing node.
+        /// joins replaces the existing node. Required on a Kubernetes cluster.
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
         /// Description that `rooflet token list` shows.
@@ -102,12 +106,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             description,
             server,
         } => {
+            if let Some(what) = node.iter().flat_map(|node| dns_subdomain(node)).next() {
+                return Err(Failure::new(ExitStatus::Usage, anyhow!("--node: {what}")));
+            }
             let expires = expiry(ttl, Clock::System.now())?;
             let server = match server {
                 Some(server) => server,
                 None => reachable(&source).await?,
             };
             let (_, authorities) = server_of(&source).await?;
+            let version = client.apiserver_version().await.map_err(ApiError::from)?;
+            if !version.git_version.contains("rooflet") {
+                let node = on_a_cluster(node, uses, description.as_deref())?;
+                return node_account::create(&client, &node, ttl, (&server, &authorities)).await;
+            }
             let authority = authorities
                 .first()
                 .and_then(|der| AuthorityHash::of(der))
@@ -116,16 +128,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                         "the kubeconfig lacks the API server's certificate authority (certificate-authority-data)"
                     )
                 })?;
-            let version = client.apiserver_version().await.map_err(ApiError::from)?;
-            let is_rooflet = version.git_version.contains("rooflet");
-            if !is_rooflet && (uses.is_some() || node.is_some()) {
-                let what =
-                    anyhow!("--uses and --node: this API server is not rooflet's, and ignores these limits");
-                return Err(Failure::new(ExitStatus::Usage, what));
-            }
-            if let Some(what) = node.iter().flat_map(|node| dns_subdomain(node)).next() {
-                return Err(Failure::new(ExitStatus::Usage, anyhow!("--node: {what}")));
-            }
             let token = BootstrapToken::generate().context("drawing a random token")?;
             let params = PostParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -137,7 +139,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 ("expiration", expires.map(|at| format!("{at:.0}"))),
                 ("description", description),
             ];
-            let secret = secret(&token, is_rooflet, limits);
+            let secret = secret(&token, limits);
             secrets.create(&params, &secret).await.map_err(ApiError::from)?;
             let token = JoinToken { authority, token }.reveal();
             ui::output(&format!("rooflet join {server} --token {token}\n"));
@@ -202,14 +204,28 @@ fn expiry(ttl: Duration, now: Timestamp) -> Result<Option<Timestamp>, Failure> {
     Ok(Some(expires))
 }
 
+/// Returns the node. The flags of bootstrap tokens have no effect on a Kubernetes cluster.
+fn on_a_cluster(
+    node: Option<String>,
+    uses: Option<u32>,
+    description: Option<&str>,
+) -> Result<String, Failure> {
+    let usage = |what: &str| Failure::new(ExitStatus::Usage, anyhow!("{what}"));
+    if uses.is_some() || description.is_some() {
+        return Err(usage(
+            "--uses and --description: this API server is not rooflet's; omit these flags",
+        ));
+    }
+    node.ok_or_else(|| {
+        usage("--node is missing: this API server is not rooflet's, so each Mac needs its own token")
+    })
+}
+
 /// Returns the token's Secret. rooflet's API server needs only the hash of the secret part.
-fn secret(token: &BootstrapToken, is_hashed: bool, limits: [(&'static str, Option<String>); 4]) -> Secret {
+fn secret(token: &BootstrapToken, limits: [(&'static str, Option<String>); 4]) -> Secret {
     let fixed = [
         ("token-id", token.id().to_owned()),
-        match is_hashed {
-            true => (TOKEN_HASH_KEY, token.secret_hash()),
-            false => ("token-secret", token.secret().to_owned()),
-        },
+        (TOKEN_HASH_KEY, token.secret_hash()),
         ("usage-bootstrap-authentication", "true".to_owned()),
     ];
     let given = limits.into_iter().filter_map(|(key, value)| Some((key, value?)));
