@@ -116,6 +116,26 @@ pub(super) fn shorten_certificate(cluster: &Cluster, node: &str) {
     std::fs::write(&path, text.replace(&valid_certificate(cluster, node), &signed)).expect("written");
 }
 
+/// Tries to register a node with a spec, before its agent registers it.
+fn node_cannot_set_its_own_spec(cluster: &Cluster, node: &str) {
+    let spec_fault = "may not set the spec of its FleetNode";
+    for (fields, fault) in [
+        ("}, spec: {drain: true}", spec_fault),
+        ("}, spec: {taints: [{key: a, effect: NoSchedule}]}", spec_fault),
+        (
+            ", finalizers: [example.com/held]}, spec: {}",
+            "may not change metadata.finalizers of its FleetNode",
+        ),
+    ] {
+        let object = format!(
+            "{{apiVersion: rooflet.dev/v1alpha1, kind: FleetNode, metadata: {{name: {node}{fields}}}"
+        );
+        let create = ["create", "--validate=false", "-f", "-"];
+        let why = as_node(cluster, node).run_with(&create, &object).expect_failure();
+        assert!(why.contains(fault), "{object}: {why}");
+    }
+}
+
 #[test]
 fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
     let Some(cluster) = Cluster::start(&[]) else {
@@ -135,6 +155,7 @@ fn mac_joins_renews_its_certificate_and_may_access_only_its_objects() {
     for node in ["mini-1", "mini-2"] {
         let joined = join(&cluster, &line, node);
         assert!(joined.status.success(), "{}", output_text(&joined));
+        node_cannot_set_its_own_spec(&cluster, node);
         assert!(
             output_text(&joined).contains("rooflet agent "),
             "{}",

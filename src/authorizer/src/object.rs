@@ -47,12 +47,24 @@ pub(crate) fn check_change(
     match (at.group, at.resource) {
         (api::GROUP, NODES) => {
             match old {
-                None => allow_if(at.name == Some(node), || {
-                    format!("node {node:?} may register only itself")
-                })?,
+                None => {
+                    allow_if(at.name == Some(node), || {
+                        format!("node {node:?} may register only itself")
+                    })?;
+                    allow_if(has_default_spec(new), || {
+                        "a node may not set the spec of its FleetNode".to_owned()
+                    })?;
+                }
                 Some(old) => allow_if(old.get("spec") == new.get("spec"), || {
                     "a node may not change the spec of its FleetNode".to_owned()
                 })?,
+            }
+            // A finalizer would delay the revocation of the node's certificate.
+            for field in ["annotations", "finalizers", "ownerReferences"] {
+                let before = old.and_then(|old| old["metadata"].get(field));
+                allow_if(before == new["metadata"].get(field), || {
+                    format!("a node may not change metadata.{field} of its FleetNode")
+                })?;
             }
             check_labels_of_node(old, new)
         }
@@ -94,6 +106,14 @@ pub(crate) fn check_change(
         }
         _ => Ok(()),
     }
+}
+
+/// Returns whether the fields of `spec` are missing, false or empty, as in a FleetNode of an agent.
+fn has_default_spec(node: &Value) -> bool {
+    let is_default =
+        |value: &Value| *value == Value::Bool(false) || value.as_array().is_some_and(Vec::is_empty);
+    let spec = node["spec"].as_object();
+    spec.is_none_or(|spec| spec.values().all(is_default))
 }
 
 /// Checks that a node sets, changes or removes only the labels that its agent maintains. Placement
@@ -230,6 +250,40 @@ mod tests {
         let nodes = |name: &str, old, new, expect| check("rooflet.dev", "fleetnodes", name, old, new, expect);
         nodes("a", None, fleet_node(json!({})), "");
         nodes("b", None, fleet_node(json!({})), "may register only itself");
+        nodes("a", None, json!({"metadata": {}}), "");
+        let default = json!({"unschedulable": false, "drain": false, "taints": []});
+        nodes("a", None, fleet_node(default), "");
+        for spec in [
+            json!({"unschedulable": true}),
+            json!({"drain": true}),
+            json!({"taints": [{"key": "a", "effect": "NoSchedule"}]}),
+        ] {
+            nodes(
+                "a",
+                None,
+                fleet_node(spec),
+                "may not set the spec of its FleetNode",
+            );
+        }
+        for (field, value, fault) in [
+            (
+                "annotations",
+                json!({"a": "b"}),
+                "may not change metadata.annotations",
+            ),
+            ("finalizers", json!(["a/b"]), "may not change metadata.finalizers"),
+            (
+                "ownerReferences",
+                json!([{"kind": "Node"}]),
+                "may not change metadata.ownerReferences",
+            ),
+        ] {
+            let mut changed = fleet_node(json!({}));
+            changed["metadata"][field] = value;
+            nodes("a", None, changed.clone(), fault);
+            nodes("a", Some(changed.clone()), fleet_node(json!({})), fault);
+            nodes("a", Some(changed.clone()), changed, "");
+        }
         let cordoned = fleet_node(json!({"unschedulable": true}));
         nodes("a", Some(cordoned.clone()), cordoned.clone(), "");
         let fault = "may not change the spec";
