@@ -324,6 +324,12 @@ fn second_agent_of_a_node_is_rejected_and_the_first_may_restart() {
         );
     };
     assert_rejected();
+    let condition = cluster
+        .kubectl
+        .wait_for_condition("mac/node-1", "DuplicateAgent", "True");
+    let message = condition["message"].as_str().unwrap_or_default();
+    let other = cluster.scratch.join("other").display().to_string();
+    assert!(message.contains(&other), "{message}");
     // After a crash, the first agent may restart immediately.
     kill_9(first.pid());
     let before = lease().expect("the Lease exists");

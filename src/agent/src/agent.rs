@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camino::Utf8PathBuf;
-use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -22,7 +21,7 @@ use crate::fleet::FleetIdentity;
 use crate::manifests::{self, ManifestSet, OpenManifestsError, Parser};
 use crate::metrics::AgentMetrics;
 use crate::node::holder::{Holder, NodeNameTakenError};
-use crate::node::lease::{NodeLease, lease_of};
+use crate::node::lease::{NodeLease, announce, lease_of};
 use crate::node::pressure::MemoryWatch;
 use crate::node::probe::{ProbeState, Prober};
 use crate::node::probe_record::ProbeRecord;
@@ -123,10 +122,22 @@ impl Agent {
     /// Returns an error if another agent holds the node's Lease.
     pub async fn check_name(&self, client: &Client) -> Result<(), NodeNameTakenError> {
         let lease = lease_of(client, &self.holder.node);
-        match tokio::time::timeout(CHECK_NAME, lease).await {
-            Ok(Ok(Some(Lease { spec: Some(spec), .. }))) => self.holder.check(&spec, self.clock.now()),
-            Ok(Ok(_) | Err(_)) | Err(_) => Ok(()),
+        let found = match tokio::time::timeout(CHECK_NAME, lease).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let Some((lease, spec)) = found
+            .as_ref()
+            .and_then(|lease| Some((lease, lease.spec.as_ref()?)))
+        else {
+            return Ok(());
+        };
+        let free = self.holder.check(spec, self.clock.now());
+        if free.is_err() {
+            // This agent does not start if the announcement fails, either.
+            drop(tokio::time::timeout(CHECK_NAME, announce(client, &self.holder, lease)).await);
         }
+        free
     }
 
     /// Runs until `stop`, then drains and stops the workers. `client` is `None` without an API
@@ -410,6 +421,7 @@ impl Agent {
             node: self.config.node_name.clone(),
             holder: self.holder.clone(),
             is_held: Arc::default(),
+            other: Arc::default(),
             clock: self.clock.clone(),
             cache: side.nodes.clone(),
             changes: shared.changes.clone(),

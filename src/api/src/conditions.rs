@@ -61,6 +61,8 @@ pub mod condition_type {
     pub const MATRIX_UNITS_UNUSED: &str = "MatrixUnitsUnused";
     /// Every client that reaches the agent over the network can send requests.
     pub const ANONYMOUS_ACCESS: &str = "AnonymousAccess";
+    /// Another agent uses the name and the credentials of the node.
+    pub const DUPLICATE_AGENT: &str = "DuplicateAgent";
     /// The machine must be restarted.
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
     /// The replica will be evicted after its replacement is ready.

@@ -69,6 +69,9 @@ pub const FLEET_TRUST_NAMESPACE: &str = "kube-system";
 /// extension of kubeconfigs with a token of this ServiceAccount.
 pub const NODE_ANNOTATION: &str = "rooflet.dev/node";
 
+/// Annotation of a node's Lease: agent that uses the name of the node but does not hold the Lease.
+pub const OTHER_AGENT_ANNOTATION: &str = "rooflet.dev/other-agent";
+
 /// Prefix of the names of gateway Leases.
 pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
 /// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.
@@ -86,7 +89,7 @@ pub struct Key {
 }
 
 /// All labels and annotations that rooflet reads or sets. Those of users are first.
-pub const KEYS: [Key; 19] = [
+pub const KEYS: [Key; 20] = [
     Key {
         name: ADMISSION_ANNOTATION,
         on: "annotation of ModelDeployments",
@@ -194,6 +197,12 @@ pub const KEYS: [Key; 19] = [
         on: "annotation of Leases",
         set_by: "gateway",
         meaning: "queued requests as JSON, for the autoscaler",
+    },
+    Key {
+        name: OTHER_AGENT_ANNOTATION,
+        on: "annotation of Leases",
+        set_by: "agent",
+        meaning: "agent that uses the name of the node but does not hold the Lease; the holder removes it",
     },
     Key {
         name: NODE_ANNOTATION,

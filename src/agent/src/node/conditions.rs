@@ -71,6 +71,7 @@ pub(crate) fn conditions<'a>(
         Some(memory_reduced(facts)),
         matrix_units_unused(facts),
         Some(anonymous_access(facts)),
+        Some(duplicate_agent(facts)),
     ];
     let has_occurred = |condition: &NodeCondition<'_>| {
         condition.truth != Truth::False || before.iter().any(|known| known.type_ == condition.kind)
@@ -232,6 +233,19 @@ fn anonymous_access<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
     );
     let kind = condition_type::ANONYMOUS_ACCESS;
     NodeCondition::adverse(kind, facts.is_anonymous, anonymous, "AccessRestricted")
+}
+
+fn duplicate_agent<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
+    let kind = condition_type::DUPLICATE_AGENT;
+    match &facts.other_agent {
+        Some(other) => NodeCondition::new(
+            kind,
+            Truth::True,
+            "OtherAgent",
+            format!("another agent {other} uses the name and the credentials of this node"),
+        ),
+        None => NodeCondition::new(kind, Truth::False, "OneAgent", ""),
+    }
 }
 
 /// Returns `None` for a machine without a lid.

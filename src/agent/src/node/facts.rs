@@ -24,6 +24,8 @@ pub struct NodeFacts<'a> {
     pub matrix_unit_kernels: Option<bool>,
     /// True if every client that reaches the machine over the network can send requests.
     pub is_anonymous: bool,
+    /// Description of another agent that uses the name and the credentials of the node.
+    pub other_agent: Option<String>,
     pub endpoint: &'a str,
     /// True if the agent serves the log of a gateway on this machine.
     pub has_gateway_log: bool,

@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use rooflet_base::clock::since;
 
 /// An agent that renewed its Lease within this time owns the name.
-const OWNED_WITHIN: Duration = Duration::from_secs(60);
+pub(super) const OWNED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Agent as the holder of its node's Lease. A restarted agent is the same holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Holder {
 
     /// Describes how the holder `held_by` differs from this agent. Returns `None` if it is this
     /// agent.
-    fn describe_other(&self, held_by: &str) -> Option<String> {
+    pub(super) fn describe_other(&self, held_by: &str) -> Option<String> {
         // Older versions omit the state directory.
         let without_directory = format!("{}/{}", self.node, self.machine_id);
         if held_by.is_empty() || held_by == self.to_string() || held_by == without_directory {

@@ -1,8 +1,8 @@
 //! Heartbeat of the node: renewal of its Lease at the API server.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
@@ -11,11 +11,12 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::holder::Holder;
+use super::holder::{Holder, OWNED_WITHIN};
 use crate::connection::ConnectionState;
-use rooflet_api::meta::{LEASE_DURATION, LEASE_NAMESPACE, lease_name};
+use rooflet_api::meta::{LEASE_DURATION, LEASE_NAMESPACE, OTHER_AGENT_ANNOTATION, lease_name};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
 use rooflet_client::{ApiError, Attempts, Cache, Changes, FIELD_MANAGER};
 
 /// Period of the node's heartbeat.
@@ -29,6 +30,8 @@ pub(crate) struct NodeLease {
     pub holder: Holder,
     /// True if this agent held the Lease when it last read it.
     pub is_held: Arc<AtomicBool>,
+    /// Description of another agent that uses the name, and the time when the Lease named it.
+    pub other: Arc<Mutex<Option<(String, Instant)>>>,
     pub clock: Clock,
     pub cache: Cache<FleetNode>,
     pub changes: Changes,
@@ -44,6 +47,14 @@ impl NodeLease {
         Ok(())
     }
 
+    /// Describes another agent that used the name of the node within the last minute.
+    pub(crate) fn other_agent(&self) -> Option<String> {
+        let now = self.clock.instant();
+        let other = lock(&self.other);
+        let recent = other.as_ref().filter(|(_, seen)| now - *seen < OWNED_WITHIN);
+        recent.map(|(other, _)| other.clone())
+    }
+
     /// Returns the node's Lease, if it exists.
     ///
     /// # Errors
@@ -51,8 +62,12 @@ impl NodeLease {
     async fn read(&self) -> Result<Option<Lease>, ApiError> {
         let lease = lease_of(&self.client, &self.node).await?;
         let spec = lease.as_ref().and_then(|lease| lease.spec.as_ref());
-        let checked = spec.map_or(Ok(()), |spec| self.holder.check(spec, self.clock.now()));
-        checked.map_err(|taken| ApiError::Invalid(taken.to_string()))?;
+        if let (Some(lease), Some(spec)) = (&lease, spec)
+            && let Err(taken) = self.holder.check(spec, self.clock.now())
+        {
+            announce(&self.client, &self.holder, lease).await?;
+            return Err(ApiError::Invalid(taken.to_string()));
+        }
         Ok(lease)
     }
 
@@ -112,7 +127,12 @@ impl NodeLease {
             }
         }
         self.is_held.store(false, Ordering::Relaxed);
-        let version = self.read().await?.and_then(|lease| lease.resource_version());
+        let lease = self.read().await?;
+        let announced = lease.as_ref().and_then(announced);
+        if let Some(other) = announced.and_then(|other| self.holder.describe_other(other)) {
+            *lock(&self.other) = Some((other, self.clock.instant()));
+        }
+        let version = lease.and_then(|lease| lease.resource_version());
         *known = self.write(&node, version).await?;
         self.is_held.store(true, Ordering::Relaxed);
         Ok(())
@@ -131,7 +151,9 @@ impl NodeLease {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASE_NAMESPACE);
         let written = match version {
             Some(version) => {
-                let patch = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+                let annotations = json!({ OTHER_AGENT_ANNOTATION: null });
+                let metadata = json!({ "resourceVersion": version, "annotations": annotations });
+                let patch = json!({ "metadata": metadata, "spec": spec });
                 let params = PatchParams {
                     field_manager,
                     ..PatchParams::default()
@@ -163,6 +185,30 @@ impl NodeLease {
 pub(crate) async fn lease_of(client: &Client, node: &str) -> Result<Option<Lease>, ApiError> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
     Ok(leases.get_opt(&lease_name(node)).await?)
+}
+
+/// Returns the agent that a Lease names besides its holder.
+fn announced(lease: &Lease) -> Option<&str> {
+    let value = lease.annotations().get(OTHER_AGENT_ANNOTATION);
+    value.map(String::as_str)
+}
+
+/// Names an agent in the Lease that another agent holds. The holder reports it as a condition of the node.
+pub(crate) async fn announce(client: &Client, agent: &Holder, lease: &Lease) -> Result<(), ApiError> {
+    if announced(lease).is_some() {
+        return Ok(());
+    }
+    let annotations = json!({ OTHER_AGENT_ANNOTATION: agent.to_string() });
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    let params = PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+    leases
+        .patch(&lease.name_any(), &params, &Patch::Merge(&patch))
+        .await?;
+    Ok(())
 }
 
 /// Returns the owner reference that deletes the Lease together with its node.

@@ -200,6 +200,7 @@ impl NodeReporter {
             quiet: self.quiet_hours.contain(self.clock.time_of_day()),
             matrix_unit_kernels: self.matrix_unit_kernels,
             is_anonymous: self.is_anonymous,
+            other_agent: self.lease.other_agent(),
             endpoint: &self.endpoint,
             has_gateway_log: self.gateway_log.as_ref().is_some_and(|log| log.exists()),
             probe: &probe,
@@ -245,6 +246,7 @@ impl NodeReporter {
             condition_type::MEMORY_REDUCED,
             condition_type::MATRIX_UNITS_UNUSED,
             condition_type::ANONYMOUS_ACCESS,
+            condition_type::DUPLICATE_AGENT,
             condition_type::PROBE_FRESH,
         ] {
             let (was, is) = (

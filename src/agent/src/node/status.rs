@@ -231,6 +231,7 @@ mod tests {
             quiet: false,
             matrix_unit_kernels: None,
             is_anonymous: false,
+            other_agent: None,
             endpoint: "http://127.0.0.1:1",
             has_gateway_log: false,
             probe: &probe,
@@ -474,6 +475,22 @@ mod tests {
             |_| {},
             "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
              AnonymousAccess=False/AccessRestricted ProbeFresh=False/NotMeasured",
+        );
+    }
+
+    #[test]
+    fn another_agent_of_the_node_is_a_condition_until_it_stops() {
+        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
+        let duplicate = check(
+            |facts| facts.other_agent = Some("on another machine (machine id M2)".to_owned()),
+            &format!("{usual} DuplicateAgent=True/OtherAgent ProbeFresh=False/NotMeasured"),
+        );
+        let message = &duplicate.conditions[3].message;
+        assert!(message.contains("machine id M2"), "{message}");
+        check_after(
+            &duplicate,
+            |_| (),
+            &format!("{usual} DuplicateAgent=False/OneAgent ProbeFresh=False/NotMeasured"),
         );
     }
 

@@ -194,8 +194,8 @@ pub struct FleetNodeStatus {
     pub replica_names: Vec<String>,
     /// Ready, MemoryPressure, DiskPressure, ThermalPressure, OnBattery, LidClosed, UserPresent,
     /// QuietHours, LowPowerMode, MemoryReduced, MatrixUnitsUnused, AnonymousAccess,
-    /// WiredMemoryLeaked, RebootRequired, ProbeFresh, VersionSkew, Drained. Some conditions act as taints: see
-    /// docs/node-conditions.md.
+    /// DuplicateAgent, WiredMemoryLeaked, RebootRequired, ProbeFresh, VersionSkew, Drained. Some conditions act as
+    /// taints: see docs/node-conditions.md.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

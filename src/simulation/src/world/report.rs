@@ -214,6 +214,7 @@ impl World<'_> {
                 .contain(state.time_of_day(self.clock())),
             matrix_unit_kernels: None,
             is_anonymous: false,
+            other_agent: None,
             endpoint: &endpoint,
             has_gateway_log: false,
             probe: &probe,
