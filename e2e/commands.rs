@@ -10,6 +10,7 @@ mod gateway_logs;
 mod measure;
 mod metrics;
 mod models;
+mod old_data_directory;
 mod output;
 mod plan;
 mod request_template;

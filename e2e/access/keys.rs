@@ -1,6 +1,10 @@
 //! API keys: who may use which models, and how much.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Cluster, Http, HttpResponse, eventually, pause, resume};
 
@@ -155,6 +159,103 @@ fn keys_permit_models_within_limits() {
         let text = std::fs::read_to_string(cluster.scratch.join(log)).expect("a log");
         assert!(!text.contains(&secret), "{log} contains the secret");
     }
+}
+
+/// Clients that send requests with invented keys as fast as the gateway rejects them.
+struct Flood {
+    rejected: Arc<AtomicU64>,
+    /// Requests with another status than 401.
+    others: Arc<AtomicU64>,
+    stop: CancellationToken,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Flood {
+    fn start(url: &str) -> Self {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let client = reqwest::Client::new();
+        let (rejected, others) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let stop = CancellationToken::new();
+        let url = format!("{url}/v1/chat/completions");
+        for _ in 0..64 {
+            let (client, url) = (client.clone(), url.clone());
+            let (rejected, others) = (Arc::clone(&rejected), Arc::clone(&others));
+            let stop = stop.clone();
+            runtime.spawn(async move {
+                while !stop.is_cancelled() {
+                    // Each key is another one, in the form of keys.
+                    let key = format!("sk-rf-{:043}", rejected.load(Ordering::Relaxed));
+                    let request = client
+                        .post(&url)
+                        .bearer_auth(key)
+                        .json(&json!({"model": "guide", "messages": []}));
+                    // The gateway may close a connection.
+                    if let Ok(response) = request.send().await {
+                        let counter = match response.status().as_u16() {
+                            401 => &rejected,
+                            _ => &others,
+                        };
+                        counter.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        Self {
+            rejected,
+            others,
+            stop,
+            _runtime: runtime,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// 20,000 is the number of attempts in two seconds at 10,000 per second.
+#[test]
+fn good_keys_are_served_during_a_flood_of_bad_keys() {
+    let Some(cluster) = Cluster::start(&["--require-keys"]) else {
+        return;
+    };
+    let _agent = cluster.agent("mini-1", &[]);
+    cluster.kubectl.apply(GUIDE).ok();
+    cluster
+        .kubectl
+        .run("wait --for=condition=Available mdep/guide --timeout=180s")
+        .ok();
+    let secret = key(&cluster, "create team-a");
+    let client = cluster
+        .gateway
+        .with_header("authorization", &format!("Bearer {secret}"));
+    eventually("the key", || match ask(&client) {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.text),
+    });
+    let flood = Flood::start(cluster.gateway.base());
+    let mut served = 0;
+    eventually("the end of the flood", || {
+        let answer = ask(&client);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        served += 1;
+        match (served, flood.count()) {
+            (20.., 20_000..) => Ok(()),
+            counts => Err(format!("{counts:?} requests were answered and rejected")),
+        }
+    });
+    assert_eq!(flood.others.load(Ordering::Relaxed), 0);
 }
 
 /// Every denied use of a key is in the gateway's audit log, without secrets.

@@ -93,6 +93,10 @@ impl Http {
         }
     }
 
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
     /// Creates a second client for the same URL, for another thread.
     pub(crate) fn duplicate(&self) -> Self {
         Self::new(self.base.clone())

@@ -5,7 +5,7 @@ use super::mutual_tls::{Client, agent, ask, decoded, endpoint};
 use crate::harness::{Cluster, Process, eventually, network_address, not_run, under_load};
 
 /// Runs `rooflet server rotate-ca ARGS`. Returns whether it succeeded, and its output.
-fn rotate(cluster: &Cluster, args: &str) -> (bool, String) {
+pub(super) fn rotate(cluster: &Cluster, args: &str) -> (bool, String) {
     let output = cluster.rooflet(&format!("server rotate-ca {args}"));
     (output.status.success(), output_text(&output))
 }

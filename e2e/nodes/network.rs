@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
+use super::ca_rotation::rotate;
 use super::join::{join_line, output_text, shorten_certificate, valid_certificate};
 use super::mutual_tls::{Client, decoded};
 use crate::harness::{Cluster, Network, Process, eventually, not_run, rooflet};
@@ -91,7 +92,7 @@ fn start_server(network: &Network) -> Option<Cluster> {
 }
 
 /// Writes a kubeconfig of a gateway, whose certificate the administrator approves.
-fn gateway_kubeconfig(cluster: &Cluster) -> PathBuf {
+fn gateway_kubeconfig(cluster: &Cluster, request: &str) -> PathBuf {
     // All hosts have the name of this machine.
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the host name");
     let user = format!("rooflet:gateway:{}", name.trim().to_lowercase());
@@ -102,22 +103,25 @@ fn gateway_kubeconfig(cluster: &Cluster) -> PathBuf {
         .distinguished_name
         .push(DnType::OrganizationName, "rooflet:gateways");
     params.distinguished_name.push(DnType::CommonName, user);
-    let request = params.serialize_request(&key).expect("a request");
+    let signing = params.serialize_request(&key).expect("a request");
     let csr = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
-        "metadata": {"name": "gateway"},
+        "metadata": {"name": request},
         "spec": {
-            "request": base64(request.pem().expect("PEM").as_bytes()),
+            "request": base64(signing.pem().expect("PEM").as_bytes()),
             "signerName": "kubernetes.io/kube-apiserver-client",
             "usages": ["digital signature", "client auth"],
         },
     });
     let created = cluster.kubectl.run_with(&["create", "-f", "-"], &csr.to_string());
     created.ok();
-    cluster.kubectl.run("certificate approve gateway").ok();
+    cluster
+        .kubectl
+        .run(&format!("certificate approve {request}"))
+        .ok();
     let certificate = eventually("the certificate of the gateway", || {
-        let found = cluster.kubectl.json("csr/gateway")?;
+        let found = cluster.kubectl.json(&format!("csr/{request}"))?;
         let certificate = found["status"]["certificate"].as_str().map(str::to_owned);
         certificate.ok_or_else(|| found.to_string())
     });
@@ -153,7 +157,10 @@ fn start_gateway(network: &Network, cluster: &Cluster) -> (Process, Users) {
         "--require-keys".to_owned(),
         format!("--gateway-listen={address}:{GATEWAY_PORT}"),
         format!("--data-dir={}", cluster.scratch.join("gateway").display()),
-        format!("--kubeconfig={}", gateway_kubeconfig(cluster).display()),
+        format!(
+            "--kubeconfig={}",
+            gateway_kubeconfig(cluster, "gateway").display()
+        ),
         format!("--tls-cert={}", certificate_file.display()),
         format!("--tls-key={}", key_file.display()),
     ];
@@ -218,6 +225,31 @@ fn check_revocation(network: &Network, cluster: &Cluster, revoked: &str, other: 
         });
         assert!(refused < REVOCATION, "{url}: refused after {refused:?}");
     }
+}
+
+/// Rotates the authorities of the fleet. The owner of the gateway writes its kubeconfig again. Then no machine
+/// needs the old authorities.
+fn check_rotation(cluster: &Cluster, users: &Users, answer: &str) {
+    let (started, text) = rotate(cluster, "--after=1d");
+    assert!(started && text.starts_with("Rotating"), "{text}");
+    eventually(
+        "the gateway as a client of the old authorities",
+        || match rotate(cluster, "--status") {
+            (true, text) if text.contains("rooflet:gateway:") => Ok(()),
+            (_, text) => Err(text),
+        },
+    );
+    gateway_kubeconfig(cluster, "gateway-after-rotation");
+    eventually("new certificates of all machines", || {
+        match rotate(cluster, "--status") {
+            (true, text) if text.contains("No client uses") => Ok(()),
+            (_, text) => Err(text),
+        }
+    });
+    assert_eq!(users.ask(), answer);
+    let (retired, text) = rotate(cluster, "--retire");
+    assert!(retired && text.starts_with("Completed"), "{text}");
+    assert_eq!(users.ask(), answer);
 }
 
 /// Disconnects a node, and connects it again. Requests are answered throughout.
@@ -311,6 +343,8 @@ fn packets_of_a_fleet_contain_neither_content_nor_credentials() {
         }
     });
     assert_eq!(users.ask(), answer);
+
+    check_rotation(&cluster, &users, &answer);
 
     check_revocation(&network, &cluster, "mini-3", "mini-1");
     assert_eq!(users.ask(), answer);
