@@ -480,7 +480,8 @@ mod tests {
 
     #[test]
     fn another_agent_of_the_node_is_a_condition_until_it_stops() {
-        let usual = "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
+        let usual =
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
         let duplicate = check(
             |facts| facts.other_agent = Some("on another machine (machine id M2)".to_owned()),
             &format!("{usual} DuplicateAgent=True/OtherAgent ProbeFresh=False/NotMeasured"),
