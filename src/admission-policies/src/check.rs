@@ -1,6 +1,6 @@
 //! Compilation checks of an expression: syntax, names, fields and the type of the result.
 //!
-//! The checker reports only certain errors. Wrong operands are errors of the evaluation.
+//! The checker reports only certain errors. Other wrong operands are errors of the evaluation.
 
 use kube_cel::cel::{
     IdedExpr,
@@ -9,6 +9,8 @@ use kube_cel::cel::{
     },
 };
 
+use crate::operands;
+use crate::tokens;
 use crate::types::{
     BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, OBJECT, PATCH, STRING, TIMESTAMP, Type, UINT,
 };
@@ -37,6 +39,7 @@ pub(crate) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Re
     let mut walk = Walk {
         source,
         declared,
+        operators: tokens::operators(source),
         loops: Vec::new(),
         problems: Vec::new(),
     };
@@ -69,6 +72,8 @@ pub(crate) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Re
 struct Walk<'a> {
     source: &'a str,
     declared: &'a Declarations,
+    /// Operators that were not visited yet, with their places.
+    operators: Vec<(&'a str, usize)>,
     /// Variables of loops, innermost last.
     loops: Vec<(String, Type)>,
     problems: Vec<Problem>,
@@ -188,8 +193,53 @@ impl Walk<'_> {
         self.problems.push(Problem::at(self.source, name, text));
     }
 
+    /// Visits the operands in the order of the source. Returns their types, and the place of the
+    /// operator. A macro's own operator has none.
+    fn operands(&mut self, call: &CallExpr, token: &str) -> (Vec<Type>, Option<usize>) {
+        let is_own = |arg: &IdedExpr| matches!(&arg.expr, Expr::Ident(name) if name.starts_with('@'));
+        if call.args.iter().any(is_own) {
+            return (call.args.iter().map(|arg| self.visit(arg)).collect(), None);
+        }
+        let (before, after) = call.args.split_at(call.args.len() - 1);
+        let mut types: Vec<Type> = before.iter().map(|arg| self.visit(arg)).collect();
+        let index = self.operators.iter().position(|(known, _)| *known == token);
+        let place = index.map(|index| self.operators.remove(index).1);
+        types.extend(after.iter().map(|arg| self.visit(arg)));
+        (types, place)
+    }
+
+    fn operation(&mut self, call: &CallExpr, token: &str) -> Type {
+        let name = call.func_name.as_str();
+        let (operands, place) = self.operands(call, token);
+        if operands::is_logical(name) {
+            for (arg, of) in call.args.iter().zip(&operands) {
+                if let (Some(fault), Some(place)) = (operands::logical_fault(of), place) {
+                    let problem = if let Expr::Ident(name) = &arg.expr {
+                        Problem::at(self.source, name, fault)
+                    } else if let Expr::Select(select) = &arg.expr {
+                        Problem::at(self.source, &format!(".{}", select.field), fault)
+                    } else {
+                        Problem::at_offset(self.source, place, fault)
+                    };
+                    self.problems.push(problem);
+                }
+            }
+            return BOOL;
+        }
+        match (operands::operator_fault(name, &operands), place) {
+            (Some(fault), Some(place)) => {
+                self.problems.push(Problem::at_offset(self.source, place, fault));
+                Type::Unknown
+            }
+            (_, _) => result_of(name, None, &operands),
+        }
+    }
+
     fn call(&mut self, call: &CallExpr) -> Type {
         let name = call.func_name.as_str();
+        if let (None, Some(token)) = (&call.target, operands::token(name, call.args.len())) {
+            return self.operation(call, token);
+        }
         let prefix = match call.target.as_deref().map(|target| &target.expr) {
             Some(Expr::Ident(prefix)) => Some(prefix.as_str()),
             Some(_) | None => None,
@@ -218,6 +268,18 @@ impl Walk<'_> {
                 .push(Problem::after(self.source, &needle, undeclared(name)));
         }
         let args: Vec<Type> = call.args.iter().map(|arg| self.visit(arg)).collect();
+        let wrong = match &args[..] {
+            [arg] if prefix == Some(PATCH_FUNCTIONS) && is_namespace && !arg.may_be(&STRING) => {
+                let function = format!("{PATCH_FUNCTIONS}.{name}");
+                Some(operands::fault(&function, None, &args)).filter(|_| *arg != Type::Dyn)
+            }
+            args => operands::call_fault(name, target.as_ref(), args),
+        };
+        if let Some(fault) = wrong {
+            self.problems
+                .push(Problem::after(self.source, &format!(".{name}"), fault));
+            return Type::Unknown;
+        }
         match (name, &call.args[..]) {
             (operators::OPT_SELECT, [_, field]) => optional_field(&args[0], field),
             _ if is_namespace => Type::Unknown,

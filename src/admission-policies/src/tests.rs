@@ -342,6 +342,41 @@ fn rejects_expressions_that_do_not_compile() {
     ] {
         check(expression, &format!("must evaluate to bool but got {of}"));
     }
+    check(
+        "request.dryRun && request.name",
+        "compilation failed: ERROR: <input>:1:26: expected type 'bool' but found 'string'\n | request.dryRun && \
+         request.name\n | .........................^",
+    );
+    let overload = |expression: &str, column: usize, applied: &str| {
+        let text = format!("found no matching overload for {applied}");
+        let shown = format!(
+            "compilation failed: ERROR: <input>:1:{column}: {text}\n | {expression}\n | {}^",
+            ".".repeat(column - 1)
+        );
+        check(expression, &shown);
+    };
+    overload("request.kind.kind == 1", 19, "'_==_' applied to '(string, int)'");
+    overload(
+        "request.userInfo.groups == 1",
+        25,
+        "'_==_' applied to '(list(string), int)'",
+    );
+    overload("!request.name", 1, "'!_' applied to '(string)'");
+    overload(
+        "request.dryRun.startsWith('a')",
+        26,
+        "'startsWith' applied to 'bool.(string)'",
+    );
+    overload(
+        "1 in request.userInfo.groups",
+        3,
+        "'@in' applied to '(int, list(string))'",
+    );
+    overload(
+        "object.a == 1 && 'a' == 1",
+        22,
+        "'_==_' applied to '(string, int)'",
+    );
     for variable in ["variables", "params", "self"] {
         let text = format!("undeclared reference to '{variable}' (in container '')");
         let shown = format!("compilation failed: ERROR: <input>:1:1: {text}\n | {variable}.x\n | ^");

@@ -32,7 +32,8 @@ impl Problem {
         Self::at_offset(source, end.min(source.len()), text)
     }
 
-    pub(super) fn at_offset(source: &str, offset: usize, text: String) -> Self {
+    /// Returns a problem at a place in the source.
+    pub fn at_offset(source: &str, offset: usize, text: String) -> Self {
         let before = source.get(..offset).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Self {
