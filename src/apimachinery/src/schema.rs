@@ -84,6 +84,12 @@ impl StructuralSchema {
         pruning::prune_resource(object, &self.root)
     }
 
+    /// Returns the first fault of a type in the metadata of embedded resources. Such an object cannot be
+    /// decoded.
+    pub fn embedded_type_fault(&self, object: &Value) -> Option<FieldError> {
+        embedded::first_type_fault(&self.root, object, &Path::Root)
+    }
+
     /// Returns true if the schema has CEL rules. Their evaluation may take up to about one second.
     pub fn has_rules(&self) -> bool {
         self.root.contents.rules

@@ -19,15 +19,23 @@ pub(super) fn validate(node: &Node, value: &Value) -> Vec<FieldError> {
 
 /// Validates a default. As in kube-apiserver, a fault of a type precludes the other checks.
 pub(super) fn validate_default(node: &Node, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
-    let (mut fault, mut errors) = (None, Vec::new());
+    if let Some(fault) = first_type_fault(node, value, path) {
+        return vec![fault];
+    }
+    let mut errors = Vec::new();
     walk(node, value, path, &mut |resource, path| {
-        fault = fault.take().or_else(|| type_fault(resource, path));
         check(resource, path, &mut errors);
     });
-    match fault {
-        Some(fault) => vec![fault],
-        None => errors,
-    }
+    errors
+}
+
+/// Returns the first member of type and object metadata with another JSON type.
+pub(super) fn first_type_fault(node: &Node, value: &Value, path: &Path<'_>) -> Option<FieldError> {
+    let mut fault = None;
+    walk(node, value, path, &mut |resource, path| {
+        fault = fault.take().or_else(|| type_fault(resource, path));
+    });
+    fault
 }
 
 /// Calls `visit` with each embedded resource.
@@ -60,7 +68,6 @@ fn walk(node: &Node, value: &Value, path: &Path<'_>, visit: &mut dyn FnMut(&Valu
     }
 }
 
-/// Returns the first member of type and object metadata with another JSON type.
 fn type_fault(resource: &Value, path: &Path<'_>) -> Option<FieldError> {
     let keys = ["apiVersion", "kind"];
     let mut given = keys.into_iter().filter_map(|key| Some((key, resource.get(key)?)));

@@ -91,9 +91,14 @@ pub(super) fn prune_embedded_metadata(value: &mut Value, schema: &Value) {
     }
 }
 
+/// Drops unknown fields. As in Go, null stands for the empty value.
 fn prune_metadata(metadata: &mut Value, path: &Path<'_>, unknown: &mut Vec<String>) {
+    if metadata.is_null() {
+        *metadata = Value::Object(Map::new());
+    }
     let Value::Object(fields) = metadata else { return };
     retain_known(fields, &OBJECT_META_FIELDS, path, unknown);
+    fields.retain(|_, value| !value.is_null());
     for (list, known) in [
         ("ownerReferences", &OWNER_REFERENCE_FIELDS[..]),
         ("managedFields", &MANAGED_FIELDS_ENTRY_FIELDS),

@@ -276,7 +276,7 @@ fn pruning_reports_dropped_paths() {
 fn pruning_keeps_metadata_of_embedded_resources() {
     let schema = StructuralSchema::trusted(&json!({"type": "object", "properties": {"t": {"type": "object",
         "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}}}}));
-    let mut object = json!({"t": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "zip": 1}, "spec": {"a": 1}, "b": 2}});
+    let mut object = json!({"t": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "zip": 1, "labels": null}, "spec": {"a": 1}, "b": 2}});
     assert_eq!(schema.prune(&mut object), ["t.b", "t.metadata.zip", "t.spec.a"]);
     assert_eq!(
         object,

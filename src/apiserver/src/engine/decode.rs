@@ -13,6 +13,7 @@ use crate::endpoints::options::FieldValidation;
 use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
+use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::typed::DecodeTypeError;
 use rooflet_base::json_syntax;
 
@@ -59,6 +60,8 @@ impl Warnings {
 pub(crate) enum DecodeFault {
     /// Error at any level of field validation.
     Malformed(DecodeTypeError),
+    /// Type of a field in the metadata of an embedded resource.
+    Embedded(FieldError),
     /// Error of strict field validation: `unknown field "…"`, `duplicate field "…"`.
     Strict(Vec<String>),
 }
@@ -67,6 +70,7 @@ impl DecodeFault {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Malformed(err) => err.to_string(),
+            Self::Embedded(err) => err.summary(),
             Self::Strict(texts) => format!("strict decoding error: {}", texts.join(", ")),
         }
     }
@@ -203,6 +207,9 @@ pub(crate) fn object(
                     .map_err(DecodeFault::Malformed)?;
                 map.insert("metadata".to_owned(), decoded.value);
                 unknown = decoded.unknown;
+            }
+            if let Some(fault) = custom.schema.embedded_type_fault(&working) {
+                return Err(DecodeFault::Embedded(fault));
             }
             unknown.extend(custom.schema.prune(&mut working));
             custom.schema.apply_defaults(&mut working);
