@@ -43,9 +43,31 @@ spec:
   serving: {contextTokens: 4096}
 ";
 
-/// Panel that can be empty: a write of a controller fails only if another writer interferes at the same
-/// moment, which no request of a test causes reliably.
-const MAY_BE_EMPTY: &str = "rooflet: fleet: Failed writes";
+/// Deployment whose replicas an admission policy denies, so that writes of the controller fail.
+const DENIED: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: deny-replicas}
+spec:
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [rooflet.dev], apiVersions: [v1alpha1], operations: [CREATE], resources: [modelreplicas]}
+  validations:
+    - expression: object.metadata.labels['rooflet.dev/deployment'] != 'denied'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: deny-replicas}
+spec: {policyName: deny-replicas, validationActions: [Deny]}
+"#;
+const DENIED_DEPLOYMENT: &str = "
+apiVersion: rooflet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: denied}
+spec:
+  model: {source: 'local://qwen3-8b-4bit'}
+  serving: {contextTokens: 4096}
+";
 /// Number of requests after which an agent reports the measured speed of a replica.
 const REQUESTS_FOR_SPEED: usize = 10;
 
@@ -274,6 +296,8 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
         }
     });
     page_shows_the_history_of_prometheus(&cluster);
+    cluster.kubectl.apply(DENIED).ok();
+    cluster.kubectl.apply(DENIED_DEPLOYMENT).ok();
     let traffic = Traffic::new(&cluster);
     eventually("the key being valid", || traffic.round());
     for _ in 0..REQUESTS_FOR_SPEED {
@@ -282,7 +306,7 @@ fn prometheus_finds_the_fleet_and_every_panel_has_data() {
     for query in queries() {
         let path = format!("/api/v1/query?query={}", encoded(&query.text));
         eventually(&format!("data of the panel {}", query.at), || {
-            if has_data(&get(&path)?) || query.at == MAY_BE_EMPTY {
+            if has_data(&get(&path)?) {
                 return Ok(());
             }
             // A rate needs a counter that increases between two scrapes.

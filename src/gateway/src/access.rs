@@ -11,6 +11,7 @@ use crate::keys::{KeyIdentity, KeyUse};
 use crate::routing::affinity::stable_hash;
 use crate::routing::length::Length;
 use rooflet_base::mutex::lock;
+use rooflet_inference_api::openai::ApiError;
 
 /// Selection of the requests that are logged, with one line each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,8 +62,11 @@ struct Facts {
     /// Permission of the API key; the key's request ends when the facts are dropped.
     key_use: Option<KeyUse>,
     path: String,
-    /// Model of the fleet; empty if the requested model is unknown.
+    /// Model of the fleet and its namespace; empty if the requested model is unknown.
     model: String,
+    namespace: String,
+    /// Reason why the request was rejected or its response failed; empty if there is none.
+    reason: &'static str,
     /// Replica of the last attempt.
     replica: String,
     queued: Option<Duration>,
@@ -98,8 +102,28 @@ impl AccessEntry {
         }
     }
 
-    pub(crate) fn set_model(&self, model: &str) {
-        lock(&self.facts).model = model.to_owned();
+    pub(crate) fn set_model(&self, namespace: &str, model: &str) {
+        let mut facts = lock(&self.facts);
+        facts.namespace = namespace.to_owned();
+        facts.model = model.to_owned();
+    }
+
+    pub(crate) fn set_reason(&self, reason: &'static str) {
+        lock(&self.facts).reason = reason;
+    }
+
+    /// Returns namespace and name of the model, and the reason of the failure or `default`. Returns `None` if
+    /// the requested model is unknown.
+    pub(crate) fn failure(&self, default: &'static str) -> Option<(String, String, &'static str)> {
+        let facts = lock(&self.facts);
+        let reason = Some(facts.reason).filter(|reason| !reason.is_empty());
+        (!facts.model.is_empty()).then(|| {
+            (
+                facts.namespace.clone(),
+                facts.model.clone(),
+                reason.unwrap_or(default),
+            )
+        })
     }
 
     pub(crate) fn set_attempt(&self, replica: &str, queued: Option<Duration>) {
@@ -119,9 +143,11 @@ impl AccessEntry {
         };
     }
 
-    /// Keeps the permission of the API key until the request ends.
-    pub(crate) fn set_key_use(&self, key_use: KeyUse) {
-        lock(&self.facts).key_use = Some(key_use);
+    /// Keeps the permission of the API key until the request ends, or the reason why the key has none.
+    pub(crate) fn set_key_use(&self, admitted: Result<KeyUse, ApiError>) -> Result<(), ApiError> {
+        let admitted = admitted.inspect_err(|err| self.set_reason(err.denial.unwrap_or_default()));
+        lock(&self.facts).key_use = Some(admitted?);
+        Ok(())
     }
 
     /// Charges the tokens of the request to its API key. `prompt_tokens` is `None` if the response

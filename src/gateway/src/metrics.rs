@@ -1,5 +1,5 @@
-//! Metrics of the gateway. Labels never contain values that a client chose, such as model names or
-//! paths.
+//! Metrics of the gateway. Labels never contain values that a client chose, such as paths or names of
+//! unknown models.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +34,7 @@ pub(super) struct GatewayMetrics {
     queued: IntGauge,
     ejected: IntGauge,
     refusals: IntCounterVec,
+    model_errors: IntCounterVec,
     body_bytes: IntGauge,
     anonymous_access: IntGauge,
     exemplars: Exemplars,
@@ -95,6 +96,13 @@ impl GatewayMetrics {
                 ),
                 &["reason"],
             )?,
+            model_errors: IntCounterVec::new(
+                Opts::new(
+                    "rooflet_gateway_model_errors_total",
+                    "Requests for a model of the fleet without a complete response, by reason.",
+                ),
+                &["namespace", "model", "reason"],
+            )?,
             body_bytes: IntGauge::new(
                 "rooflet_gateway_request_body_bytes",
                 "Bytes of request bodies kept until the response starts.",
@@ -116,6 +124,7 @@ impl GatewayMetrics {
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.ejected.clone()))?;
         registry.register(Box::new(metrics.refusals.clone()))?;
+        registry.register(Box::new(metrics.model_errors.clone()))?;
         registry.register(Box::new(metrics.body_bytes.clone()))?;
         registry.register(Box::new(metrics.anonymous_access.clone()))?;
         Ok(metrics)
@@ -153,7 +162,7 @@ impl GatewayMetrics {
     }
 
     /// Records a request rejected before a replica got it.
-    pub(super) fn record_refusal(&self, refusal: Refusal) {
+    pub(super) fn record_refusal(&self, refusal: Refusal, access: &AccessEntry) {
         let reason = match refusal {
             Refusal::QueueFull(_) => "QueueFull",
             Refusal::TooLong(_) => "TooLong",
@@ -161,6 +170,7 @@ impl GatewayMetrics {
             Refusal::Expired(_) => "Expired",
         };
         self.refusals.with_label_values(&[reason]).inc();
+        access.set_reason(reason);
     }
 
     /// Starts the measurement of a request.
@@ -199,6 +209,7 @@ impl Measure {
     /// Records a response body that failed before its end.
     pub(super) fn broken_off(&mut self) {
         self.ended = Some(StatusCode::BAD_GATEWAY);
+        self.access.set_reason("BrokenOff");
         if let Some(span) = &self.span {
             span.fail("BrokenOff");
         }
@@ -260,6 +271,16 @@ impl Drop for Measure {
             span.set(ERROR_TYPE, CANCELLED);
         }
         self.metrics.requests.with_label_values(&[code]).inc();
+        let failure = match code {
+            CANCELLED => Some("Cancelled"),
+            "4xx" => Some("InvalidRequest"),
+            "5xx" => Some("ServerError"),
+            _ => None,
+        };
+        if let Some((namespace, model, reason)) = failure.and_then(|default| self.access.failure(default)) {
+            let labels = [namespace.as_str(), model.as_str(), reason];
+            self.metrics.model_errors.with_label_values(&labels).inc();
+        }
         let elapsed = self.elapsed();
         let seconds = self.metrics.seconds.with_label_values(&[code]);
         seconds.observe(elapsed.as_secs_f64());

@@ -319,12 +319,12 @@ impl Gateway {
         if let Some(span) = &span {
             span.set(trace::REQUEST_MODEL, model.name.as_str());
         }
-        access.set_model(&model.name);
+        access.set_model(&model.namespace, &model.name);
         let address = client_address(&parts.extensions);
         let mut info = RequestInfo::new(parts.uri.path(), &parts.headers, &parsed.body, address);
         if let Some(identity) = &identity {
             info.client = identity.fairness_id();
-            access.set_key_use(self.keys.admit(identity, model, &info)?);
+            access.set_key_use(self.keys.admit(identity, model, &info))?;
         }
         let deadline = began + info.max_wait(model.routing.queue_timeout);
         // Workers use the served name without the namespace.
@@ -431,7 +431,7 @@ impl Gateway {
                     continue;
                 }
                 self.dispatcher.note_demand(model);
-                return Err(self.refusal(model, Refusal::NotReady, deadline).into());
+                return Err(self.refusal(incoming, model, Refusal::NotReady, deadline).into());
             }
             let left = deadline.saturating_duration_since(self.clock.instant());
             let slot = self
@@ -442,7 +442,7 @@ impl Gateway {
                     // Use the current table: the request may have been queued for long.
                     let table = self.table().ok();
                     let known = table.as_ref().and_then(|table| table.get(key)).unwrap_or(model);
-                    self.refusal(known, refusal, deadline)
+                    self.refusal(incoming, known, refusal, deadline)
                 })?;
             let (wait, was_queued) = (self.clock.instant() - incoming.began, slot.was_queued);
             self.metrics.record_queue_time(wait);
@@ -666,8 +666,8 @@ impl Gateway {
     }
 
     /// Records a rejected request, and returns its error.
-    fn refusal(&self, model: &Model, refusal: Refusal, deadline: Instant) -> ApiError {
-        self.metrics.record_refusal(refusal);
+    fn refusal(&self, incoming: &Incoming, model: &Model, refusal: Refusal, deadline: Instant) -> ApiError {
+        self.metrics.record_refusal(refusal, &incoming.access);
         let left = deadline.saturating_duration_since(self.clock.instant());
         refusal::of(model, refusal, left)
     }

@@ -570,6 +570,7 @@ async fn counts_requests_of_disconnected_clients_as_cancelled() {
     for line in [
         "rooflet_gateway_requests_total{code=\"cancelled\"} 3\n",
         "rooflet_gateway_request_seconds_count{code=\"cancelled\"} 3\n",
+        "rooflet_gateway_model_errors_total{model=\"guide\",namespace=\"default\",reason=\"Cancelled\"} 3\n",
     ] {
         assert!(metrics.contains(line), "{metrics}");
     }

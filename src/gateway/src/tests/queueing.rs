@@ -150,6 +150,15 @@ async fn full_queue_and_missed_deadline_return_429() {
         1,
         "rejected requests reach no replica"
     );
+    let metrics = fixture.gateway.render_metrics(None).1;
+    for reason in ["QueueFull", "Expired"] {
+        let labels = format!("model=\"guide\",namespace=\"default\",reason=\"{reason}\"");
+        let line = format!("rooflet_gateway_model_errors_total{{{labels}}} 1\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+    // The name of an unknown model is the client's choice, so it is no label.
+    fixture.chat(json!({ "model": "nothing" })).await;
+    assert!(!fixture.gateway.render_metrics(None).1.contains("nothing"));
 }
 
 #[tokio::test]

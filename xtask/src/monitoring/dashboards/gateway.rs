@@ -83,6 +83,17 @@ pub(super) const DASHBOARD: Dashboard = Dashboard {
                     )],
                 ),
                 panel(
+                    "Errors by model",
+                    "Requests per second without a complete response.",
+                    Kind::Lines,
+                    "reqps",
+                    &[after(
+                        "an error",
+                        r#"sum by (namespace, model, reason) (rate(rooflet_gateway_model_errors_total{instance=~"$instance"}[$__rate_interval]))"#,
+                        "{{namespace}}/{{model}}: {{reason}}",
+                    )],
+                ),
+                panel(
                     "Retries, hedges and fallbacks",
                     "Requests per second that a second replica or another model served.",
                     Kind::Lines,
