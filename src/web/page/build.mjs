@@ -4,6 +4,17 @@ import { copyFile, mkdir, readFile, readdir, rm } from 'node:fs/promises';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 
 const BUDGET_BYTES = 80_000;
+/** Removes the functions that uPlot publishes as properties, of which the page uses none. */
+const unusedFunctions = {
+  name: 'unused-functions',
+  setup: ({ onLoad }) => onLoad({ filter: /uPlot\.esm\.js$/ }, async ({ path: file }) => {
+    const text = await readFile(file, 'utf8');
+    const [start, end] = [text.indexOf('\nuPlot.assign = '), text.lastIndexOf('\nexport { uPlot as default };')];
+    if (start < 0 || end < start) throw new Error(`${file} has changed: adapt build.mjs`);
+    return { contents: text.slice(0, start) + text.slice(end) };
+  }),
+};
+
 const root = new URL('.', import.meta.url);
 const path = (name) => new URL(name, root).pathname;
 
@@ -20,6 +31,7 @@ await build({
   jsxImportSource: 'preact',
   legalComments: 'none',
   charset: 'utf8',
+  plugins: [unusedFunctions],
 });
 for (const name of ['index.html', 'icon.svg']) {
   await copyFile(path(`src/${name}`), path(`dist/${name}`));

@@ -34,6 +34,7 @@ export async function adversity({ browser, fleet }) {
     const restarted = fleet.restart();
     await page.getByText(/^Disconnected: data is \d+s old/).waitFor({ timeout: 30_000 });
     assert.ok((await page.getByRole('row').count()) > 10, 'the rows have gone');
+    await axe(page, 'stale data');
     await restarted;
     await live(page);
     cordon('mini-3', true);

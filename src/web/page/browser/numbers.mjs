@@ -235,6 +235,23 @@ export async function numbers({ page, fleet, open, views, ask }) {
     });
   });
 
+  await step('errors of each model by reason: the metrics of the gateway', async () => {
+    // No Mac admits this model, so the request waits until the client ends it.
+    const body = JSON.stringify({ model: 'qwen-coder', messages: [{ role: 'user', content: 'hello' }] });
+    await fetch(`${fleet.gateway}/v1/chat/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body, signal: AbortSignal.timeout(500) }).catch(() => {});
+    await open('requests');
+    await settles(async () => {
+      const counted = (await ofGateway()).all('rooflet_gateway_model_errors_total');
+      assert.ok(counted.some(({ labels }) => labels.model === 'qwen-coder'), 'no error of the model is counted');
+      const shown = (await table(page, 'Requests by model')).flatMap((cells) => cells.Errors.split(', ').filter((text) => text !== 'none').map((text) => {
+        const [, reason, value] = /^(.*) ([\d,]+)$/.exec(text);
+        const { spec } = list('mdep', '-A').find(({ metadata }) => metadata.name === cells.Deployment);
+        return `${spec.serving.name ?? cells.Deployment} ${reason.replaceAll(' ', '').toLowerCase()} ${Number(value.replaceAll(',', ''))}`;
+      }));
+      assert.deepEqual(shown.sort(), counted.map(({ labels, value }) => `${labels.model} ${labels.reason.toLowerCase()} ${value}`).sort());
+    });
+  });
+
   await step('times, results and prefix hits of a model: the metrics of its workers', async () => {
     const histogram = (name, counts) => `${counts.map(([le, count]) => `rooflet_worker_${name}_seconds_bucket{le="${le}"} ${count}`).join('\n')}\n`;
     const text = histogram('time_to_first_token', [['0.1', 60], ['0.5', 97], ['1', 100], ['+Inf', 100]])

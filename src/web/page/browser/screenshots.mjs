@@ -28,7 +28,7 @@ try {
   const views = {
     fleet: '#/macs', mac: '#/macs/ultra-1', deployments: '#/deployments', deployment: '#/deployments/default/summaries',
     replica: `#/replicas/default/${nameOf('chat')}`, pending: `#/replicas/default/${nameOf('code')}`, playground: '#/playground',
-    requests: '#/requests', plan: '#/plans/default/next-year', claim: '#/claims/default/blog-77', events: '#/events', apply: '#/apply/deployment',
+    requests: '#/requests', plan: '#/plans/default/next-year', 'new-plan': '#/plans/new', claim: '#/claims/default/blog-77', events: '#/events', apply: '#/apply/deployment',
   };
   for (const colorScheme of ['light', 'dark']) {
     for (const width of WIDTHS) {

@@ -32,10 +32,13 @@ export function failures() {
   return failed;
 }
 
-/** Runs axe-core without an inline script, which the page's policy forbids: as an isolated script of the driver. */
+/** Runs axe-core in both color schemes, without an inline script, which the page's policy forbids: as an isolated script of the driver. */
 export async function axe(page, where) {
   await page.evaluate(AXE);
-  const { violations } = await page.evaluate((options) => globalThis.axe.run(document, options), RULES);
-  const found = violations.map((violation) => `${violation.id}: ${violation.help}\n  ${violation.nodes.slice(0, 4).map((node) => `${node.target.join(' ')} ${node.any[0]?.message ?? ''}`).join('\n  ')}`);
-  assert.deepEqual(found, [], `axe-core in ${where}`);
+  for (const colorScheme of ['dark', 'light']) {
+    await page.emulateMedia({ colorScheme });
+    const { violations } = await page.evaluate((options) => globalThis.axe.run(document, options), RULES);
+    const found = violations.map((violation) => `${violation.id}: ${violation.help}\n  ${violation.nodes.slice(0, 4).map((node) => `${node.target.join(' ')} ${node.any[0]?.message ?? ''}`).join('\n  ')}`);
+    assert.deepEqual(found, [], `axe-core in ${where} (${colorScheme})`);
+  }
 }

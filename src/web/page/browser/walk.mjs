@@ -19,8 +19,8 @@ try {
     deployment: ['#/deployments/default/summaries', 'summaries'], replicas: ['#/replicas', 'Replicas'],
     replica: [`#/replicas/default/${first('chat')}`, first('chat')], pending: [`#/replicas/default/${first('code')}`, first('code')],
     playground: ['#/playground', 'Playground'], requests: ['#/requests', 'Requests'], plans: ['#/plans', 'Plans'],
-    plan: ['#/plans/default/next-year', 'next-year'], claims: ['#/claims', 'Claims'], claim: ['#/claims/default/blog-77', 'blog-77'],
-    events: ['#/events', 'Events'], apply: ['#/apply/plan', 'Apply YAML'],
+    plan: ['#/plans/default/next-year', 'next-year'], newPlan: ['#/plans/new', 'New plan'], claims: ['#/claims', 'Claims'], claim: ['#/claims/default/blog-77', 'blog-77'],
+    events: ['#/events', 'Events'], apply: ['#/apply/deployment', 'Apply YAML'],
   };
   const main = await openPage(browser, { viewport: { width: 1280, height: 860 } });
   const { page } = main;
@@ -29,6 +29,12 @@ try {
   const open = async (name) => {
     await page.goto(`${url}/${views[name][0]}`);
     await heading(views[name][1]).waitFor();
+  };
+
+  /** Runs axe-core in a dialog, after its preview has been computed. */
+  const settled = async (where) => {
+    await page.waitForFunction(() => !document.body.innerText.includes('Computing the preview…'));
+    await axe(page, where);
   };
 
   await step('a wrong token is rejected, and nothing is kept', async () => {
@@ -42,22 +48,18 @@ try {
     assert.ok(!stored.includes(token), 'the token is in the storage of the browser');
   });
 
-  for (const colorScheme of ['light', 'dark']) {
-    for (const width of [1280, 390]) {
-      await step(`axe-core finds nothing: ${colorScheme}, ${width} px`, async () => {
-        await page.emulateMedia({ colorScheme });
-        await page.setViewportSize({ width, height: 860 });
-        for (const name of Object.keys(views)) {
-          await open(name);
-          await page.waitForFunction(() => !document.querySelector('.skeleton') && !document.body.innerText.includes('Loading…'));
-          await axe(page, `${name} (${colorScheme}, ${width} px)`);
-          const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-          assert.ok(overflow <= 0, `${name} is ${overflow} px wider than a window of ${width} px`);
-        }
-      });
-    }
+  for (const width of [1280, 390]) {
+    await step(`axe-core finds nothing: ${width} px`, async () => {
+      await page.setViewportSize({ width, height: 860 });
+      for (const name of Object.keys(views)) {
+        await open(name);
+        await page.waitForFunction(() => !document.querySelector('.skeleton') && !document.body.innerText.includes('Loading…'));
+        await axe(page, `${name}, ${width} px`);
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(overflow <= 0, `${name} is ${overflow} px wider than a window of ${width} px`);
+      }
+    });
   }
-  await page.emulateMedia({ colorScheme: 'light' });
   await page.setViewportSize({ width: 1280, height: 860 });
 
   await numbers({ page, fleet, open, views, ask });
@@ -70,6 +72,7 @@ try {
     await until('four Macs remain', async () => (await page.getByRole('row').count()) === 5);
     await page.getByRole('searchbox').fill('no such mac');
     await page.getByText('No Mac matches').waitFor();
+    await axe(page, 'table without a match');
   });
 
   await step('a pending replica shows reasons and the smallest change', async () => {
@@ -102,7 +105,8 @@ try {
     await preview.waitFor();
     await axe(page, 'preview of a drain');
     const after = placements();
-    for (const line of await preview.getByRole('listitem').allInnerTexts()) {
+    const lines = (await preview.getByRole('listitem').allInnerTexts()).filter((line) => !line.startsWith('the rollout of default/summaries waits: '));
+    for (const line of lines) {
       const [, name, to] = /^(\S+) moves from \S+ to (\S+)$/.exec(line) ?? assert.fail(line);
       after.find((replica) => replica.name === name).node = to;
     }
@@ -118,6 +122,8 @@ try {
     await page.goto(`${url}/#/deployments/default/assistant`);
     await page.getByRole('button', { name: 'Scale' }).click();
     await page.getByRole('spinbutton', { name: 'Replicas' }).fill('3');
+    await page.getByRole('dialog').getByText(/a new replica of default\/assistant \(revision 1\) starts on /).first().waitFor();
+    await axe(page, 'dialog of a scaling');
     await page.getByRole('dialog').getByRole('button', { name: 'Scale' }).click();
     await page.getByText('3 of 3 ready').waitFor({ timeout: 90_000 });
     assert.equal(kubectl('get', 'mdep/assistant', '-o', 'jsonpath={.spec.replicas}'), '3');
@@ -141,16 +147,20 @@ try {
     await page.locator('.diff-line.removed', { hasText: 'contextTokens: 6144' }).waitFor();
     assert.deepEqual(await page.getByLabel('Compare with revision').locator('option').allInnerTexts(), ['2']);
     await page.getByRole('button', { name: 'Promote fully' }).click();
+    await settled('dialog of a promotion');
     await page.getByRole('dialog').getByRole('button', { name: 'Promote fully' }).click();
     await until('rolled out', () => kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.stableRevision}') === kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.revision}'));
     await page.getByRole('button', { name: 'Pause' }).click();
+    await settled('dialog of a pause');
     await page.getByRole('dialog').getByRole('button', { name: 'Pause' }).click();
     await page.getByRole('button', { name: 'Resume' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
     await page.getByRole('button', { name: 'Roll back to 1' }).click();
+    await settled('dialog of a rollback');
     await page.getByRole('dialog').getByRole('button', { name: 'Roll back' }).click();
     await until('the old template', () => kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.spec.serving.contextTokens}') === '4096');
     await page.getByRole('button', { name: 'Abort' }).click();
+    await settled('dialog of a abort');
     await page.getByRole('dialog').getByRole('button', { name: 'Abort' }).click();
     await page.getByText('Rolled back').first().waitFor();
   });
@@ -171,17 +181,54 @@ try {
     await editor.fill('apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: typo}\nspec: {modle: {source: local://m}}\n');
     await check.click();
     await page.getByRole('alert').filter({ hasText: 'modle' }).waitFor();
+    await axe(page, 'apply with an error');
     await editor.fill('apiVersion: rooflet.dev/v1alpha1\nkind: ModelDeployment\nmetadata: {name: small}\nspec: {replicas: 0, model: {source: local://qwen3-8b-4bit}}\n');
     await check.click();
     await page.getByText('source: local://qwen3-8b-4bit').waitFor();
+    await axe(page, 'apply with differences');
     assert.throws(() => kubectl('get', 'mdep/small'), 'a dry run has created the object');
     await page.getByRole('button', { name: 'Apply 1 object' }).click();
     await page.getByText('Applied 1 object.').waitFor();
     kubectl('get', 'mdep/small');
     await page.goto(`${url}/#/deployments/default/small`);
     await page.getByRole('button', { name: 'Delete' }).click();
+    await settled('dialog of a deletion');
     await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
     await page.getByText('has no deployment small').waitFor();
+  });
+
+  await step('what-if plan: other Macs, another model, an offer', async () => {
+    await page.goto(`${url}/#/plans`);
+    await page.getByRole('link', { name: 'New plan' }).click();
+    await heading('New plan').waitFor();
+    const group = (title, number) => page.getByRole('group', { name: `${title} ${number}`, exact: true });
+    const fill = async (title, fields) => {
+      for (const [label, value] of Object.entries(fields)) await group(title, 1).getByLabel(label, { exact: true }).fill(value);
+    };
+    const yaml = page.getByLabel('YAML');
+    assert.ok(!(await yaml.innerText()).includes('macs:'), 'an unchanged fleet is the fleet of today');
+    for (const title of ['Demand', 'Macs']) while (await group(title, 2).count()) await group(title, 2).getByRole('button', { name: 'Remove' }).click();
+    await fill('Demand', { Model: 'qwen3-8b', Weights: 'mlx4', 'Requests/s': '0.05', 'Prompt tokens': '800', 'Answer tokens': '200' });
+    await fill('Macs', { Number: '2', Chip: 'M4', 'GPU cores': '10', Memory: '16Gi', Price: '599' });
+    await page.getByRole('button', { name: 'Add to Offers' }).click();
+    await axe(page, 'new plan with an empty offer');
+    await fill('Offers', { Chip: 'M4 Max', Memory: '64Gi', Price: 'many' });
+    await page.getByRole('button', { name: 'Compute' }).click();
+    assert.ok(await group('Offers', 1).getByLabel('Price').evaluate((input) => input.validity.patternMismatch));
+    await fill('Offers', { Price: '2699' });
+    assert.match(await yaml.innerText(), /count: 2\n/);
+    await page.getByRole('button', { name: 'Compute' }).click();
+    await page.getByRole('heading', { level: 1, name: /^what-if-/ }).waitFor();
+    await page.getByRole('heading', { name: 'Loss of a Mac' }).waitFor();
+    const created = JSON.parse(kubectl('get', `cplan/${await page.getByRole('heading', { level: 1 }).innerText()}`, '-o', 'json'));
+    assert.deepEqual([created.spec.fleet.macs[0].count, created.spec.demand.length, created.spec.catalogue[0].price], [2, 1, 2699]);
+    await page.getByText(created.status.verdict.summary).first().waitFor();
+    // A rejected plan keeps the form.
+    await page.goto(`${url}/#/plans/new`);
+    await fill('Demand', { 'Requests/s': '2000000' });
+    await page.getByRole('button', { name: 'Compute' }).click();
+    await page.getByRole('alert').filter({ hasText: 'requestsPerSecond' }).waitFor();
+    await axe(page, 'new plan with an error');
   });
 
   await step('claim: a number is checked', async () => {

@@ -23,6 +23,7 @@ import { Replica } from './view/Replica';
 import { Replicas } from './view/Replicas';
 import { Requests } from './view/Requests';
 import { SignIn, Waiting } from './view/SignIn';
+import { WhatIf } from './view/WhatIf';
 
 function View() {
   const parts = route.value;
@@ -42,7 +43,7 @@ function View() {
     case 'requests':
       return <Requests />;
     case 'plans':
-      return named ? <Plan key={key} {...named} /> : <Plans />;
+      return named ? <Plan key={key} {...named} /> : first === 'new' ? <WhatIf /> : <Plans />;
     case 'claims':
       return named ? <Claim key={key} {...named} /> : <Claims />;
     case 'events':

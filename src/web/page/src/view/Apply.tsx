@@ -11,8 +11,7 @@ import { DiffView } from '../ui/DiffView';
 import { Panel } from '../ui/Panel';
 import { useTitle } from '../ui/use';
 
-const EXAMPLES: Record<string, [title: string, yaml: string]> = {
-  deployment: ['Deployment', `apiVersion: rooflet.dev/v1alpha1
+const EXAMPLE = `apiVersion: rooflet.dev/v1alpha1
 kind: ModelDeployment
 metadata:
   name: chat
@@ -23,23 +22,7 @@ spec:
   serving:
     contextTokens: 8192
     maxConcurrency: 4
-`],
-  plan: ['Plan', `apiVersion: rooflet.dev/v1alpha1
-kind: CapacityPlan
-metadata:
-  name: next-quarter
-spec:
-  demand:
-  - model: qwen3-8b
-    quantization: mlx4
-    requestsPerSecond: 1
-    promptTokens: 900
-    answerTokens: 300
-  # Without macs, the plan uses the fleet of today.
-  catalogue:
-  - {chip: M4 Max, gpuCores: 40, memory: 64Gi, price: 2699, watts: 145}
-`],
-};
+`;
 
 /** Removes fields that the server manages, which hide the differences. */
 function shown(object: KubeObject | undefined): string {
@@ -52,7 +35,7 @@ function shown(object: KubeObject | undefined): string {
 
 export function Apply({ example }: { example?: string }) {
   useTitle('Apply YAML');
-  const [text, setText] = useState(EXAMPLES[example ?? '']?.[1] ?? '');
+  const [text, setText] = useState(example ? EXAMPLE : '');
   const [checked, setChecked] = useState<{ text: string; applied: Applied[] }>();
   const [done, setDone] = useState<number>();
   const [problem, setProblem] = useState<string>();
@@ -81,7 +64,7 @@ export function Apply({ example }: { example?: string }) {
   return (
     <>
       <div class="view-head"><h1>Apply YAML</h1>
-        <div class="actions">{Object.entries(EXAMPLES).map(([name, [title, yaml]]) => <button key={name} type="button" class="button small" onClick={() => edit(yaml)}>Example: {title}</button>)}</div>
+        <button type="button" class="button small" onClick={() => edit(EXAMPLE)}>Example</button>
       </div>
       <form onSubmit={(event) => { event.preventDefault(); void run(true); }}>
         <label class="field"><span>Objects, separated by <code>---</code></span>

@@ -1,18 +1,16 @@
 // Published performance numbers, and what their check found.
 
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useMemo, useState } from 'preact/hooks';
 import { keyOf, type PerformanceClaim } from '../api/kinds';
-import { create } from '../actions';
 import { CLAIMS } from '../api/resources';
 import type { Health } from '../fleet/health';
 import { short, UNKNOWN, words } from '../format/text';
-import { go, href } from '../router';
+import { href } from '../router';
 import { claims } from '../store';
-import { messageOf } from '../ui/Dialog';
 import { ObjectHead, Panel } from '../ui/Panel';
 import { Age, Empty, Loaded, State } from '../ui/State';
 import { Table, type Column } from '../ui/Table';
-import { useAllowed, useTitle, useWatch } from '../ui/use';
+import { useAllowed, useCreate, useTitle, useWatch } from '../ui/use';
 
 function verdictHealth(verdict: string | undefined): Health {
   if (!verdict) return { level: 'busy', label: 'Checking' };
@@ -55,31 +53,16 @@ const KINDS: [string, string][] = [
 
 function NewClaim() {
   const [fields, setFields] = useState({ value: '', kind: 'decodeTokensPerSecond', chip: '', model: '', quantization: '', prompt: '', source: '' });
-  const [problem, setProblem] = useState<string>();
   const set = (name: keyof typeof fields) => (event: { currentTarget: { value: string } }) => setFields({ ...fields, [name]: event.currentTarget.value });
-  const shown = useRef(true);
-  useEffect(() => () => {
-    shown.current = false;
-  }, []);
   const optional = (text: string) => text.trim() || undefined;
-  const submit = async (event: Event) => {
-    event.preventDefault();
-    setProblem(undefined);
-    const body = {
-      apiVersion: 'rooflet.dev/v1alpha1', kind: 'PerformanceClaim', metadata: { generateName: 'claim-' },
-      spec: {
-        source: optional(fields.source), hardware: { chip: optional(fields.chip) }, model: { name: optional(fields.model), quantization: optional(fields.quantization) },
-        workload: { prompt: optional(fields.prompt) }, figures: [{ kind: fields.kind, value: fields.value.trim() }],
-      },
-    };
-    try {
-      const created = await create<PerformanceClaim>(CLAIMS, 'default', body);
-      // The user may have opened another view in the meantime.
-      if (shown.current) go('claims', created.metadata.namespace ?? 'default', created.metadata.name);
-    } catch (error) {
-      setProblem(messageOf(error));
-    }
+  const body = {
+    apiVersion: 'rooflet.dev/v1alpha1', kind: 'PerformanceClaim', metadata: { generateName: 'claim-' },
+    spec: {
+      source: optional(fields.source), hardware: { chip: optional(fields.chip) }, model: { name: optional(fields.model), quantization: optional(fields.quantization) },
+      workload: { prompt: optional(fields.prompt) }, figures: [{ kind: fields.kind, value: fields.value.trim() }],
+    },
   };
+  const [submit, problem] = useCreate(CLAIMS, 'claims', body);
   const input = (name: keyof typeof fields, label: string, placeholder: string, required = false) => (
     <label class="field"><span>{label}</span><input value={fields[name]} placeholder={placeholder} required={required} onInput={set(name)} /></label>
   );

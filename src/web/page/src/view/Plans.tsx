@@ -10,7 +10,7 @@ import { UsageBar } from '../ui/Bar';
 import { Columns, Facts, Figure, ObjectHead, Panel } from '../ui/Panel';
 import { Age, Empty, Loaded, State } from '../ui/State';
 import { Table, type Column } from '../ui/Table';
-import { useTitle, useWatch } from '../ui/use';
+import { useAllowed, useTitle, useWatch } from '../ui/use';
 
 function planHealth(plan: CapacityPlan): Health {
   const verdict = plan.status?.verdict;
@@ -35,12 +35,13 @@ const COLUMNS: Column<CapacityPlan>[] = [
 export function Plans() {
   useTitle('Plans');
   useWatch(plans);
+  const mayCreate = useAllowed('create', 'capacityplans', 'default');
   const rows = useMemo(() => [...plans.objects.value.items.values()], [plans.objects.value]);
   return (
     <>
-      <div class="view-head"><h1>Plans</h1><a class="button" href={href('apply', 'plan')}>New plan</a></div>
+      <div class="view-head"><h1>Plans</h1>{mayCreate && <a class="button" href={href('plans', 'new')}>New plan</a>}</div>
       <Loaded of={plans}>
-        <Table label="Plans" rows={rows} columns={COLUMNS} name={(plan) => keyOf(plan.metadata)} order={{ column: 'name', descending: false }} link={(plan) => href('plans', plan.metadata.namespace ?? 'default', plan.metadata.name)} rowHeight={52} empty={<Empty title="No plans">A plan answers whether Macs satisfy a demand, and what to buy if they do not. <a href={href('apply', 'plan')}>Create one</a></Empty>} />
+        <Table label="Plans" rows={rows} columns={COLUMNS} name={(plan) => keyOf(plan.metadata)} order={{ column: 'name', descending: false }} link={(plan) => href('plans', plan.metadata.namespace ?? 'default', plan.metadata.name)} rowHeight={52} empty={<Empty title="No plans">A plan answers whether Macs satisfy a demand, and what to buy if they do not.</Empty>} />
       </Loaded>
     </>
   );

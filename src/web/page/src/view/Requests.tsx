@@ -43,7 +43,7 @@ export function Requests() {
       <div class="view-head"><h1>Requests</h1></div>
       <Gateway all={readings} problem={problem} />
       <Engine />
-      <Panel title="By model" aside={<span class="muted">since the start of each worker</span>}><Models /></Panel>
+      <Panel title="By model" aside={<span class="muted">since the start of each worker</span>}><Models readings={readings} /></Panel>
       <Panel title="By key" aside={<span class="muted">days in UTC</span>}><Keys readings={readings} /></Panel>
     </>
   );
@@ -134,21 +134,26 @@ function rate(before: Reading, after: Reading): number | null {
 
 interface ModelRow {
   name: string;
+  /** Name by which clients request the model. */
+  served: string;
   namespace: string;
   running: number;
   waiting: number;
   completed: number;
   failed: number;
   lastMinute?: number;
+  /** Reasons of the gateway with their counts. */
+  errors?: string;
 }
 
 const MODEL_COLUMNS: Column<ModelRow>[] = [
-  { id: 'name', title: 'Deployment', width: 26, sort: (row) => row.name, cell: (row) => row.name },
-  { id: 'running', title: 'In flight', width: 14, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
-  { id: 'waiting', title: 'Waiting', width: 13, numeric: true, priority: 2, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
-  { id: 'completed', title: 'Completed', width: 17, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
-  { id: 'failed', title: 'Failed', width: 14, numeric: true, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
-  { id: 'rate', title: 'Last minute', hint: 'Finished requests of the last minute, or since this view was opened', width: 16, numeric: true, priority: 2, sort: (row) => row.lastMinute, cell: (row) => count(row.lastMinute) },
+  { id: 'name', title: 'Deployment', width: 20, sort: (row) => row.name, cell: (row) => row.name },
+  { id: 'running', title: 'In flight', width: 10, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
+  { id: 'waiting', title: 'Waiting', width: 9, numeric: true, priority: 2, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
+  { id: 'completed', title: 'Completed', width: 12, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
+  { id: 'failed', title: 'Failed', width: 9, numeric: true, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
+  { id: 'rate', title: 'Last minute', hint: 'Finished requests of the last minute, or since this view was opened', width: 12, numeric: true, priority: 2, sort: (row) => row.lastMinute, cell: (row) => count(row.lastMinute) },
+  { id: 'errors', title: 'Errors', hint: 'Requests without a complete response, since the gateway started', width: 28, sort: (row) => row.errors, cell: (row) => row.errors ?? 'none' },
 ];
 
 /** Keeps the counters of the last readings, one per interval. */
@@ -160,12 +165,24 @@ function useCounters(counts: ReadonlyMap<string, number>): readonly Counters[] {
   return kept.current;
 }
 
-function Models() {
+/** Returns the errors of each model by reason. */
+function modelErrors(samples: Sample[]): Map<string, string> {
+  const found = new Map<string, string>();
+  for (const { name, labels, value } of samples) {
+    if (name !== 'rooflet_gateway_model_errors_total') continue;
+    const model = `${labels.namespace}/${labels.model}`;
+    const before = found.get(model);
+    found.set(model, `${before ? `${before}, ` : ''}${words(labels.reason!)} ${count(value)}`);
+  }
+  return found;
+}
+
+function Models({ readings }: { readings: Reading[] }) {
   const current = deployments.objects.value;
   const placed = replicas.objects.value;
   const sums = useMemo(
     () => [...current.items].map(([key, deployment]) => {
-      const row: ModelRow = { name: deployment.metadata.name, namespace: deployment.metadata.namespace ?? 'default', running: 0, waiting: 0, completed: 0, failed: 0 };
+      const row: ModelRow = { name: deployment.metadata.name, served: deployment.spec.serving?.name ?? deployment.metadata.name, namespace: deployment.metadata.namespace ?? 'default', running: 0, waiting: 0, completed: 0, failed: 0 };
       for (const replica of replicasOf(key).values()) {
         const requests = replica.status?.requests;
         row.running += requests?.running ?? 0;
@@ -179,7 +196,10 @@ function Models() {
   );
   const counts = useMemo(() => new Map(sums.map((row) => [`${row.namespace}/${row.name}`, row.completed + row.failed])), [sums]);
   const counters = useCounters(counts);
-  const rows = useMemo(() => sums.map((row) => ({ ...row, lastMinute: lastMinute(counters, `${row.namespace}/${row.name}`) })), [sums, counters]);
+  const rows = useMemo(() => {
+    const errors = modelErrors(readings[readings.length - 1]?.samples ?? []);
+    return sums.map((row) => ({ ...row, lastMinute: lastMinute(counters, `${row.namespace}/${row.name}`), errors: errors.get(`${row.namespace}/${row.served}`) }));
+  }, [sums, counters, readings]);
   return (
     <Loaded of={[deployments, replicas]}>
       <Table label="Requests by model" rows={rows} columns={MODEL_COLUMNS} name={(row) => `${row.namespace}/${row.name}`} order={{ column: 'completed', descending: true }} link={(row) => href('deployments', row.namespace, row.name)} rowHeight={38} empty={<Empty title="No deployments" />} />
