@@ -10,12 +10,11 @@ use kube_cel::cel::{
 };
 
 use crate::operands;
-use crate::tokens;
 use crate::types::{
     BOOL, BYTES, DOUBLE, DURATION, Declarations, INT, NULL, OBJECT, PATCH, STRING, TIMESTAMP, Type, UINT,
 };
 use rooflet_apimachinery::schema::cel;
-use rooflet_apimachinery::schema::cel::problem::{CompilationError, Problem, syntax_error};
+use rooflet_apimachinery::schema::cel::problem::{CompilationError, syntax_error};
 
 /// Prefix of the functions of JSON patches.
 const PATCH_FUNCTIONS: &str = "jsonpatch";
@@ -37,9 +36,7 @@ pub(crate) enum Wanted {
 pub(crate) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Result<Type, String> {
     let program = cel::parse(source).map_err(|err| syntax_error(source, &err).to_string())?;
     let mut walk = Walk {
-        source,
         declared,
-        operators: tokens::operators(source),
         loops: Vec::new(),
         problems: Vec::new(),
     };
@@ -70,13 +67,11 @@ pub(crate) fn check(source: &str, declared: &Declarations, wanted: Wanted) -> Re
 }
 
 struct Walk<'a> {
-    source: &'a str,
     declared: &'a Declarations,
-    /// Operators that were not visited yet, with their places.
-    operators: Vec<(&'a str, usize)>,
     /// Variables of loops, innermost last.
     loops: Vec<(String, Type)>,
-    problems: Vec<Problem>,
+    /// Problems by the identifier of the part.
+    problems: Vec<(u64, String)>,
 }
 
 impl Walk<'_> {
@@ -92,29 +87,28 @@ impl Walk<'_> {
                 LiteralValue::Null => NULL,
                 LiteralValue::Bytes(_) => BYTES,
             },
-            Expr::Ident(name) => self.variable(name),
+            Expr::Ident(name) => self.variable(expr.id, name),
             Expr::Select(select) => {
                 let field = self.visit(&select.operand).field(&select.field);
                 let field = field.unwrap_or_else(|problem| {
-                    let needle = format!(".{}", select.field);
-                    self.problems.push(Problem::at(self.source, &needle, problem));
+                    self.problems.push((expr.id, problem));
                     Type::Unknown
                 });
                 if select.test { BOOL } else { field }
             }
-            Expr::Call(call) => self.call(call),
+            Expr::Call(call) => self.call(expr.id, call),
             Expr::List(list) => {
                 let items: Vec<Type> = list.elements.iter().map(|item| self.visit(item)).collect();
                 let item = items.into_iter().reduce(Type::join);
                 Type::list_of(item.unwrap_or(Type::Dyn))
             }
-            Expr::Struct(literal) => self.literal(literal),
+            Expr::Struct(literal) => self.literal(expr.id, literal),
             Expr::Map(map) => self.map(map),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
         }
     }
 
-    fn variable(&mut self, name: &str) -> Type {
+    fn variable(&mut self, part: u64, name: &str) -> Type {
         if let Some((_, of)) = self.loops.iter().rev().find(|(known, _)| known == name) {
             return of.clone();
         }
@@ -128,11 +122,11 @@ impl Walk<'_> {
             name if name.starts_with('@') || name.starts_with("__") => Type::Unknown,
             "authorizer" => {
                 let text = "the variable 'authorizer' is not supported by this server".to_owned();
-                self.problems.push(Problem::at(self.source, name, text));
+                self.problems.push((part, text));
                 Type::Unknown
             }
             name => {
-                self.undeclared(name);
+                self.problems.push((part, undeclared(name)));
                 Type::Unknown
             }
         }
@@ -154,15 +148,15 @@ impl Walk<'_> {
         )
     }
 
-    fn literal(&mut self, literal: &StructExpr) -> Type {
+    fn literal(&mut self, part: u64, literal: &StructExpr) -> Type {
         let name = literal.type_name.as_str();
         if !self.declared.has_literal(name) {
-            self.problems
-                .push(Problem::after(self.source, name, undeclared(name)));
+            self.problems.push((part, undeclared(name)));
             return Type::Unknown;
         }
         let of = Type::Literal(name.to_owned());
         for entry in &literal.entries {
+            let part = entry.id;
             let EntryExpr::StructField(entry) = &entry.expr else {
                 continue;
             };
@@ -181,64 +175,35 @@ impl Walk<'_> {
                     "expected type of field '{}' is '{field}' but provided type is '{given}'",
                     entry.field
                 );
-                self.problems
-                    .push(Problem::after(self.source, &entry.field, text));
+                self.problems.push((part, text));
             }
         }
         of
     }
 
-    fn undeclared(&mut self, name: &str) {
-        let text = undeclared(name);
-        self.problems.push(Problem::at(self.source, name, text));
-    }
-
-    /// Visits the operands in the order of the source. Returns their types, and the place of the
-    /// operator. A macro's own operator has none.
-    fn operands(&mut self, call: &CallExpr, token: &str) -> (Vec<Type>, Option<usize>) {
-        let is_own = |arg: &IdedExpr| matches!(&arg.expr, Expr::Ident(name) if name.starts_with('@'));
-        if call.args.iter().any(is_own) {
-            return (call.args.iter().map(|arg| self.visit(arg)).collect(), None);
-        }
-        let (before, after) = call.args.split_at(call.args.len() - 1);
-        let mut types: Vec<Type> = before.iter().map(|arg| self.visit(arg)).collect();
-        let index = self.operators.iter().position(|(known, _)| *known == token);
-        let place = index.map(|index| self.operators.remove(index).1);
-        types.extend(after.iter().map(|arg| self.visit(arg)));
-        (types, place)
-    }
-
-    fn operation(&mut self, call: &CallExpr, token: &str) -> Type {
+    fn operation(&mut self, part: u64, call: &CallExpr) -> Type {
         let name = call.func_name.as_str();
-        let (operands, place) = self.operands(call, token);
+        let operands: Vec<Type> = call.args.iter().map(|arg| self.visit(arg)).collect();
         if operands::is_logical(name) {
             for (arg, of) in call.args.iter().zip(&operands) {
-                if let (Some(fault), Some(place)) = (operands::logical_fault(of), place) {
-                    let problem = if let Expr::Ident(name) = &arg.expr {
-                        Problem::at(self.source, name, fault)
-                    } else if let Expr::Select(select) = &arg.expr {
-                        Problem::at(self.source, &format!(".{}", select.field), fault)
-                    } else {
-                        Problem::at_offset(self.source, place, fault)
-                    };
-                    self.problems.push(problem);
-                }
+                let fault = operands::logical_fault(of).map(|fault| (arg.id, fault));
+                self.problems.extend(fault);
             }
             return BOOL;
         }
-        match (operands::operator_fault(name, &operands), place) {
-            (Some(fault), Some(place)) => {
-                self.problems.push(Problem::at_offset(self.source, place, fault));
+        match operands::operator_fault(name, &operands) {
+            Some(fault) => {
+                self.problems.push((part, fault));
                 Type::Unknown
             }
-            (_, _) => result_of(name, None, &operands),
+            None => result_of(name, None, &operands),
         }
     }
 
-    fn call(&mut self, call: &CallExpr) -> Type {
+    fn call(&mut self, part: u64, call: &CallExpr) -> Type {
         let name = call.func_name.as_str();
-        if let (None, Some(token)) = (&call.target, operands::token(name, call.args.len())) {
-            return self.operation(call, token);
+        if call.target.is_none() && operands::is_operator(name) {
+            return self.operation(part, call);
         }
         let prefix = match call.target.as_deref().map(|target| &target.expr) {
             Some(Expr::Ident(prefix)) => Some(prefix.as_str()),
@@ -260,12 +225,7 @@ impl Walk<'_> {
         // Only the functions of patches have a prefix that is undeclared elsewhere.
         let is_checked = self.problems.is_empty() || prefix == Some(PATCH_FUNCTIONS);
         if !is_operator && is_checked && !self.has_function(name, prefix) {
-            let needle = match target {
-                Some(_) => format!(".{name}"),
-                None => name.to_owned(),
-            };
-            self.problems
-                .push(Problem::after(self.source, &needle, undeclared(name)));
+            self.problems.push((part, undeclared(name)));
         }
         let args: Vec<Type> = call.args.iter().map(|arg| self.visit(arg)).collect();
         let wrong = match &args[..] {
@@ -276,8 +236,7 @@ impl Walk<'_> {
             args => operands::call_fault(name, target.as_ref(), args),
         };
         if let Some(fault) = wrong {
-            self.problems
-                .push(Problem::after(self.source, &format!(".{name}"), fault));
+            self.problems.push((part, fault));
             return Type::Unknown;
         }
         match (name, &call.args[..]) {

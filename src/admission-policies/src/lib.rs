@@ -16,7 +16,6 @@ mod parameters;
 mod policies;
 mod policy;
 mod request;
-mod tokens;
 mod types;
 mod validate;
 mod validate_mutating;

@@ -4,24 +4,25 @@ use kube_cel::cel::common::ast::operators;
 
 use crate::types::{BOOL, BYTES, DOUBLE, INT, NULL, STRING, Type, UINT};
 
-/// Operator with two operands, by its token.
-const BINARY: [(&str, &str); 14] = [
-    (operators::EQUALS, "=="),
-    (operators::NOT_EQUALS, "!="),
-    (operators::LESS, "<"),
-    (operators::LESS_EQUALS, "<="),
-    (operators::GREATER, ">"),
-    (operators::GREATER_EQUALS, ">="),
-    (operators::ADD, "+"),
-    (operators::SUBSTRACT, "-"),
-    (operators::MULTIPLY, "*"),
-    (operators::DIVIDE, "/"),
-    (operators::MODULO, "%"),
-    (operators::LOGICAL_AND, "&&"),
-    (operators::LOGICAL_OR, "||"),
-    (operators::IN, "in"),
+/// Operators whose operands are checked.
+const OPERATORS: [&str; 16] = [
+    operators::EQUALS,
+    operators::NOT_EQUALS,
+    operators::LESS,
+    operators::LESS_EQUALS,
+    operators::GREATER,
+    operators::GREATER_EQUALS,
+    operators::ADD,
+    operators::SUBSTRACT,
+    operators::MULTIPLY,
+    operators::DIVIDE,
+    operators::MODULO,
+    operators::LOGICAL_AND,
+    operators::LOGICAL_OR,
+    operators::IN,
+    operators::LOGICAL_NOT,
+    operators::NEGATE,
 ];
-const UNARY: [(&str, &str); 2] = [(operators::LOGICAL_NOT, "!"), (operators::NEGATE, "-")];
 
 /// Functions of texts with their number of arguments, which are texts.
 const TEXT_FUNCTIONS: [(&str, usize); 7] = [
@@ -34,15 +35,9 @@ const TEXT_FUNCTIONS: [(&str, usize); 7] = [
     ("upperAscii", 0),
 ];
 
-/// Returns the token of an operator with this number of operands.
-pub(crate) fn token(operator: &str, operands: usize) -> Option<&'static str> {
-    let table: &[(&str, &'static str)] = match operands {
-        1 => &UNARY,
-        2 => &BINARY,
-        _ => return None,
-    };
-    let found = table.iter().find(|(known, _)| *known == operator);
-    found.map(|(_, token)| *token)
+/// Returns true for operators whose operands are checked.
+pub(crate) fn is_operator(function: &str) -> bool {
+    OPERATORS.contains(&function)
 }
 
 /// Returns the fault of operands that certainly have wrong types, in the words of kube-apiserver.

@@ -19,7 +19,7 @@ use kube_cel::cel::{
     },
 };
 
-use super::problem::{CompilationError, Places, Problem, syntax_error};
+use super::problem::{CompilationError, syntax_error};
 use super::{LIBRARY, parse};
 use crate::schema::pattern;
 use show::{shown, signature};
@@ -128,11 +128,7 @@ impl<'d> Checked<'d> {
             }
         }
         if !problems.is_empty() {
-            let places = Places::of(source);
-            let problems = problems
-                .into_iter()
-                .map(|(part, text)| Problem::at_offset(source, places.offset(part), text));
-            return Err(CompilationError::new(source, problems.collect()));
+            return Err(CompilationError::new(source, problems));
         }
         Ok(Self {
             program,

@@ -14,26 +14,15 @@ const WIDE_CARET: char = '\u{ff3e}';
 
 /// Error in an expression, with its line (from 1) and column (from 0).
 #[derive(Debug)]
-pub struct Problem {
+struct Problem {
     line: usize,
     column: usize,
     text: String,
 }
 
 impl Problem {
-    /// Returns a problem at the first whole-word occurrence of `needle` in the source.
-    pub fn at(source: &str, needle: &str, text: String) -> Self {
-        Self::at_offset(source, offset(source, needle), text)
-    }
-
-    /// Like [`Problem::at`], but behind the occurrence.
-    pub fn after(source: &str, needle: &str, text: String) -> Self {
-        let end = offset(source, needle) + needle.len();
-        Self::at_offset(source, end.min(source.len()), text)
-    }
-
-    /// Returns a problem at a place in the source.
-    pub fn at_offset(source: &str, offset: usize, text: String) -> Self {
+    /// Creates the problem at an offset in bytes.
+    fn new(source: &str, offset: usize, text: String) -> Self {
         let before = source.get(..offset).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Self {
@@ -44,37 +33,11 @@ impl Problem {
     }
 }
 
-/// Places of the parts of an expression, by their identifiers.
-pub(super) struct Places(Option<Arc<SourceInfo>>);
-
-impl Places {
-    /// Finds the places in an expression that the parser accepts. It returns places only with errors,
-    /// so this parses the expression with an illegal character at its end.
-    pub(super) fn of(source: &str) -> Self {
-        let rejected = super::parse(&format!("{source}{ILLEGAL}")).err();
-        let error = rejected.and_then(|errors| errors.errors.into_iter().next());
-        Self(error.and_then(|error| error.source_info))
-    }
-
-    /// Returns the offset of a part in bytes.
-    pub(super) fn offset(&self, part: u64) -> usize {
-        let place = self.0.as_ref().and_then(|info| info.offset_for(part));
-        place.map_or(0, |(start, _)| start as usize)
-    }
-}
-
-/// Returns the place of the first whole-word occurrence, or zero.
-fn offset(source: &str, needle: &str) -> usize {
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    source
-        .match_indices(needle)
-        .find(|(start, found)| {
-            let before = source[..*start].chars().next_back();
-            let after = source[start + found.len()..].chars().next();
-            !after.is_some_and(is_word)
-                && (needle.starts_with('.') || !before.is_some_and(|c| is_word(c) || c == '.'))
-        })
-        .map_or(0, |(start, _)| start)
+/// Finds the places of the parts of an expression that the parser accepts. It returns places only
+/// with errors, so this parses the expression with an illegal character at its end.
+fn places(source: &str) -> Option<Arc<SourceInfo>> {
+    let rejected = super::parse(&format!("{source}{ILLEGAL}")).err()?;
+    rejected.errors.into_iter().next()?.source_info
 }
 
 pub fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
@@ -99,10 +62,20 @@ pub struct CompilationError {
 }
 
 impl CompilationError {
-    pub fn new(expression: &str, mut problems: Vec<Problem>) -> Self {
+    /// Creates the error from the problems of parts of the expression, by their identifiers.
+    pub fn new(source: &str, problems: Vec<(u64, String)>) -> Self {
+        let places = places(source);
+        let offset = |part: u64| {
+            let place = places.as_ref().and_then(|places| places.offset_for(part));
+            place.map_or(0, |(start, _)| start as usize)
+        };
+        let problems = problems
+            .into_iter()
+            .map(|(part, text)| Problem::new(source, offset(part), text));
+        let mut problems: Vec<Problem> = problems.collect();
         problems.sort_by_key(|problem| (problem.line, problem.column));
         Self {
-            expression: expression.to_owned(),
+            expression: source.to_owned(),
             problems,
         }
     }
