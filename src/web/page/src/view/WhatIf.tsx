@@ -59,7 +59,7 @@ export function WhatIf() {
 }
 
 function Form() {
-  const [demand, setDemand] = useState<Row[]>(() => [...deployments.objects.value.items.values()].map(({ spec }) => ({ ...USE, model: spec.model.source })));
+  const [demand, setDemand] = useState<Row[]>(() => [...new Set([...deployments.objects.value.items.values()].map(({ spec }) => spec.model.source))].map((model) => ({ ...USE, model })));
   const [fleet] = useState(today);
   const [macs, setMacs] = useState(fleet);
   const [offers, setOffers] = useState<Row[]>([]);
