@@ -119,7 +119,7 @@ fn gitops_tools_read_the_health_of_objects() {
     reads(&format!("mrep {replica}"), "Current", "");
     kubectl
         .apply(
-            "{apiVersion: rooflet.dev/v1alpha1, kind: FleetNode, metadata: {name: without-agent}, spec: {}}",
+            "apiVersion: rooflet.dev/v1alpha1\nkind: FleetNode\nmetadata: {name: without-agent}\nspec: {}\n",
         )
         .ok();
     reads("mac without-agent", "InProgress", "");

@@ -118,21 +118,23 @@ pub(super) fn shorten_certificate(cluster: &Cluster, node: &str) {
 
 /// Tries to register a node with a spec, before its agent registers it.
 fn node_cannot_set_its_own_spec(cluster: &Cluster, node: &str) {
-    let spec_fault = "may not set the spec of its FleetNode";
-    for (fields, fault) in [
-        ("}, spec: {drain: true}", spec_fault),
-        ("}, spec: {taints: [{key: a, effect: NoSchedule}]}", spec_fault),
+    let of_spec = "may not set the spec of its FleetNode";
+    for (metadata, spec, why) in [
+        ("", "{drain: true}", of_spec),
+        ("", "{taints: [{key: a, effect: NoSchedule}]}", of_spec),
         (
-            ", finalizers: [example.com/held]}, spec: {}",
+            ", finalizers: [example.com/held]",
+            "{}",
             "may not change metadata.finalizers of its FleetNode",
         ),
     ] {
         let object = format!(
-            "{{apiVersion: rooflet.dev/v1alpha1, kind: FleetNode, metadata: {{name: {node}{fields}}}"
+            "apiVersion: rooflet.dev/v1alpha1\nkind: FleetNode\nmetadata: {{name: {node}{metadata}}}\n\
+             spec: {spec}\n"
         );
         let create = ["create", "--validate=false", "-f", "-"];
-        let why = as_node(cluster, node).run_with(&create, &object).expect_failure();
-        assert!(why.contains(fault), "{object}: {why}");
+        let found = as_node(cluster, node).run_with(&create, &object).expect_failure();
+        assert!(found.contains(why), "{object}: {found}");
     }
 }
 
