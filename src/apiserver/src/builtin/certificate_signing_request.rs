@@ -68,37 +68,33 @@ pub(super) fn prepare_update(csr: &mut Value, old: &Value, subresource: &str, no
     let Some(map) = csr.as_object_mut() else { return };
     object::set_or_remove(map, "spec", old.get("spec").cloned());
     let mut status = map.remove("status").unwrap_or_else(|| json!({}));
-    let is_approval = |condition: &&Value| [APPROVED, DENIED].contains(&object::text(condition, &["type"]));
-    let (approvals, others) = match subresource {
-        "approval" => (&status, old.get("status")),
-        "status" => (old.get("status").unwrap_or(&Value::Null), Some(&status)),
+    let mut merged: Vec<Value> = match subresource {
+        "approval" => conditions_of(&status).cloned().collect(),
+        "status" => {
+            let is_approval =
+                |condition: &&Value| [APPROVED, DENIED].contains(&object::text(condition, &["type"]));
+            let approvals = conditions(old).filter(is_approval);
+            let others = conditions_of(&status).filter(|condition| !is_approval(condition));
+            approvals.chain(others).cloned().collect()
+        }
         _ => {
             object::set_or_remove(map, "status", old.get("status").cloned());
             return;
         }
     };
-    let approvals = approvals["conditions"].as_array().into_iter().flatten();
-    let others = others.and_then(|status| status["conditions"].as_array());
-    let mut merged: Vec<Value> = approvals
-        .filter(is_approval)
-        .chain(
-            others
-                .into_iter()
-                .flatten()
-                .filter(|condition| !is_approval(condition)),
-        )
-        .cloned()
-        .collect();
     for condition in &mut merged {
         date(condition, old, now);
     }
     if subresource == "approval" {
-        let kept = old["status"].get("certificate").cloned();
-        object::set_or_remove(members(&mut status), "certificate", kept);
+        status = old.get("status").cloned().unwrap_or_else(|| json!({}));
     }
     let merged = (!merged.is_empty()).then(|| Value::from(merged));
     object::set_or_remove(members(&mut status), "conditions", merged);
     map.insert("status".to_owned(), status);
+}
+
+fn conditions_of(status: &Value) -> impl Iterator<Item = &Value> {
+    status["conditions"].as_array().into_iter().flatten()
 }
 
 fn members(status: &mut Value) -> &mut Map<String, Value> {
@@ -452,7 +448,7 @@ mod tests {
         check("", old["status"].clone());
         check(
             "approval",
-            json!({"conditions": [condition("Approved"), condition("Mine")]}),
+            json!({"conditions": [condition("Failed"), condition("Approved")]}),
         );
         check(
             "status",
