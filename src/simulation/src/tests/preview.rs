@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::run::Run;
-use rooflet_api::meta::{DEPLOYMENT_LABEL, REVISION_LABEL};
+use rooflet_api::meta::{ABORT_ANNOTATION, DEPLOYMENT_LABEL, PROMOTE_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::ModelReplica;
 use rooflet_controller::intent::Snapshot;
 use rooflet_controller::{ChangedObject, Course, Preview, ProposedChange, preview};
@@ -104,9 +104,7 @@ fn applied(before: &[Arc<ModelReplica>], preview: &Preview) -> Vec<[String; 2]> 
     nodes
 }
 
-/// Runs the fleet with the changes, previews the last one, and compares the preview with the fleet after it.
-#[track_caller]
-fn compare(changes: &[ChangeWhat], proposed: &ProposedChange, seed: u64) -> Preview {
+fn scenario(changes: &[ChangeWhat]) -> Scenario {
     let mut scenario = Scenario::parse(FLEET).unwrap();
     let last = changes.len() - 1;
     let changes = changes.iter().cloned().enumerate();
@@ -120,6 +118,13 @@ fn compare(changes: &[ChangeWhat], proposed: &ProposedChange, seed: u64) -> Prev
             what,
         })
         .collect();
+    scenario
+}
+
+/// Runs the fleet with the changes, previews the last one, and compares the preview with the fleet after it.
+#[track_caller]
+fn compare(changes: &[ChangeWhat], proposed: &ProposedChange, seed: u64) -> Preview {
+    let scenario = scenario(changes);
     let mut run = Run::new(&scenario, &RunOptions::new(seed, Policy::default())).unwrap();
     run.start();
     run_until(&mut run, CHANGED_AT - Duration::from_millis(1));
@@ -236,4 +241,66 @@ fn preview_of_a_rollout_is_what_the_controller_does() {
         assert_eq!(replaced.count(), 2, "{preview:#?}");
         assert_eq!(preview.waiting, Vec::<String>::new());
     }
+}
+
+/// Starts a rollout whose first replica waits for a promotion.
+fn canary() -> ChangeWhat {
+    let steps = json!([{ "setWeight": 50 }, { "pause": {} }]);
+    let (what, _) = of_deployment(json!({
+        "serving": { "contextTokens": 4096 },
+        "strategy": { "type": "Canary", "canary": { "steps": steps } },
+    }));
+    what
+}
+
+/// Returns the revision that the canary rolls out. Its name depends on the template only.
+fn revision_of_canary() -> String {
+    let scenario = scenario(&[canary(), drain("mini-1").0]);
+    let mut run = Run::new(&scenario, &RunOptions::new(1, Policy::default())).unwrap();
+    run.start();
+    run_until(&mut run, CHANGED_AT - Duration::from_millis(1));
+    let deployments = run.world.store.deployments.values();
+    let large = deployments
+        .into_iter()
+        .find(|deployment| deployment.name_any() == "large")
+        .expect("the deployment");
+    let rollout = &large.status.as_ref().expect("a status").rollout;
+    rollout.revision.clone().expect("a revision")
+}
+
+fn annotation(key: &str, value: String) -> (ChangeWhat, ProposedChange) {
+    let deployment = "large".to_owned();
+    let object = ChangedObject::Deployment("default".to_owned(), deployment.clone());
+    let patch = json!({ "metadata": { "annotations": { key: value } } });
+    let what = ChangeWhat::Annotate {
+        deployment,
+        key: key.to_owned(),
+        value,
+    };
+    (what, ProposedChange { object, patch })
+}
+
+#[test]
+fn preview_of_a_promotion_is_what_the_controller_does() {
+    let revision = revision_of_canary();
+    for steps in ["1", "full"] {
+        let (what, proposed) = annotation(PROMOTE_ANNOTATION, format!("{revision}/{steps}"));
+        let preview = compare(&[canary(), what], &proposed, 1);
+        assert!(!preview.replicas.is_empty(), "{preview:#?}");
+    }
+}
+
+#[test]
+fn preview_of_an_abort_is_what_the_controller_does() {
+    let (what, proposed) = annotation(ABORT_ANNOTATION, revision_of_canary());
+    let preview = compare(&[canary(), what], &proposed, 1);
+    assert_eq!(preview.replicas.len(), 1, "{preview:#?}");
+}
+
+#[test]
+fn preview_of_an_undo_is_what_the_controller_does() {
+    let (changed, _) = of_deployment(json!({ "serving": { "contextTokens": 4096 } }));
+    let (undone, proposed) = of_deployment(json!({ "serving": { "contextTokens": null } }));
+    let preview = compare(&[changed, undone], &proposed, 1);
+    assert_eq!(preview.replicas.len(), 2, "{preview:#?}");
 }
