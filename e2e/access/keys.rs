@@ -188,7 +188,7 @@ impl Flood {
             let stop = stop.clone();
             runtime.spawn(async move {
                 while !stop.is_cancelled() {
-                    // Each key is another one, in the form of keys.
+                    // Each request has a new key in the valid format.
                     let key = format!("sk-rf-{:043}", rejected.load(Ordering::Relaxed));
                     let request = client
                         .post(&url)

@@ -186,14 +186,14 @@ impl Walk<'_> {
         let operands: Vec<Type> = call.args.iter().map(|arg| self.visit(arg)).collect();
         if operands::is_logical(name) {
             for (arg, of) in call.args.iter().zip(&operands) {
-                let fault = operands::logical_fault(of).map(|fault| (arg.id, fault));
-                self.problems.extend(fault);
+                let error = operands::logical_error(of).map(|error| (arg.id, error));
+                self.problems.extend(error);
             }
             return BOOL;
         }
-        match operands::operator_fault(name, &operands) {
-            Some(fault) => {
-                self.problems.push((part, fault));
+        match operands::operator_error(name, &operands) {
+            Some(error) => {
+                self.problems.push((part, error));
                 Type::Unknown
             }
             None => result_of(name, None, &operands),
@@ -231,12 +231,12 @@ impl Walk<'_> {
         let wrong = match &args[..] {
             [arg] if prefix == Some(PATCH_FUNCTIONS) && is_namespace && !arg.may_be(&STRING) => {
                 let function = format!("{PATCH_FUNCTIONS}.{name}");
-                Some(operands::fault(&function, None, &args)).filter(|_| *arg != Type::Dyn)
+                Some(operands::error(&function, None, &args)).filter(|_| *arg != Type::Dyn)
             }
-            args => operands::call_fault(name, target.as_ref(), args),
+            args => operands::call_error(name, target.as_ref(), args),
         };
-        if let Some(fault) = wrong {
-            self.problems.push((part, fault));
+        if let Some(error) = wrong {
+            self.problems.push((part, error));
             return Type::Unknown;
         }
         match (name, &call.args[..]) {

@@ -12,6 +12,9 @@ use crate::request::{Place, Subject};
 use crate::{items, text};
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
 
+/// Operations of a JSON patch (RFC 6902).
+const OPERATORS: [&str; 6] = ["add", "copy", "move", "remove", "replace", "test"];
+
 /// Compiled MutatingAdmissionPolicy.
 #[derive(Debug)]
 pub(crate) struct MutatingPolicy {
@@ -132,7 +135,7 @@ fn operated(patch: &Cel, object: Value) -> Result<Value, String> {
     };
     let operations = list.iter().map(operation).collect::<Result<Vec<_>, _>>()?;
     let operations = Value::Array(operations);
-    let parsed = JsonPatch::parse(&operations).map_err(|fault| format!("JSON Patch: {fault}"))?;
+    let parsed = JsonPatch::parse(&operations).map_err(|err| unparsed(&operations, &err))?;
     match parsed.apply(&object) {
         Ok(patched) => Ok(patched),
         Err(JsonPatchError::Rejected(err)) if matches!(err.kind, PatchErrorKind::TestFailed) => Ok(object),
@@ -143,6 +146,19 @@ fn operated(patch: &Cel, object: Value) -> Result<Value, String> {
             Err(format!("JSON Patch: {}", rejection(operator, path, &object)))
         }
         Err(fault) => Err(format!("JSON Patch: {fault}")),
+    }
+}
+
+/// Returns the text of a patch with an unknown operation or without a required member.
+fn unparsed(operations: &Value, err: &JsonPatchError) -> String {
+    let operators = items_of(operations).map(|operation| text(operation, "op"));
+    let unknown = operators
+        .into_iter()
+        .find(|operator| !OPERATORS.contains(operator));
+    match (unknown, err) {
+        (Some(operator), JsonPatchError::Operation(_)) => format!("JSON Patch: Unexpected kind: {operator}"),
+        (None, JsonPatchError::Operation(cause)) => format!("JSON Patch: {cause}"),
+        (_, err) => format!("JSON Patch: {err}"),
     }
 }
 

@@ -24,8 +24,8 @@ const OPERATORS: [&str; 16] = [
     operators::NEGATE,
 ];
 
-/// Functions of texts with their number of arguments, which are texts.
-const TEXT_FUNCTIONS: [(&str, usize); 7] = [
+/// Functions of strings with their number of arguments, which are strings.
+const STRING_FUNCTIONS: [(&str, usize); 7] = [
     ("contains", 1),
     ("endsWith", 1),
     ("lowerAscii", 0),
@@ -40,8 +40,8 @@ pub(crate) fn is_operator(function: &str) -> bool {
     OPERATORS.contains(&function)
 }
 
-/// Returns the fault of operands that certainly have wrong types, in the words of kube-apiserver.
-pub(crate) fn operator_fault(operator: &str, operands: &[Type]) -> Option<String> {
+/// Returns the error of operands that are known to have wrong types, in the words of kube-apiserver.
+pub(crate) fn operator_error(operator: &str, operands: &[Type]) -> Option<String> {
     let is_wrong = match operands {
         [operand] if is_basic(operand) => match operator {
             operators::LOGICAL_NOT => *operand != BOOL,
@@ -53,31 +53,31 @@ pub(crate) fn operator_fault(operator: &str, operands: &[Type]) -> Option<String
         [left, right] => are_wrong(operator, left, right),
         _ => false,
     };
-    is_wrong.then(|| fault(operator, None, operands))
+    is_wrong.then(|| error(operator, None, operands))
 }
 
-/// Returns true for operators whose operands are truth values.
+/// Returns true for operators whose operands are bools.
 pub(crate) fn is_logical(operator: &str) -> bool {
     [operators::LOGICAL_AND, operators::LOGICAL_OR].contains(&operator)
 }
 
-/// Returns the fault of an operand that is certainly no truth value.
-pub(crate) fn logical_fault(operand: &Type) -> Option<String> {
+/// Returns the error of an operand that is known not to be a bool.
+pub(crate) fn logical_error(operand: &Type) -> Option<String> {
     let is_wrong = is_basic(operand) && *operand != BOOL;
     is_wrong.then(|| format!("expected type 'bool' but found '{}'", shown(operand)))
 }
 
-/// Returns the fault of a call whose target or arguments are certainly no texts.
-pub(crate) fn call_fault(function: &str, target: Option<&Type>, args: &[Type]) -> Option<String> {
-    let is_no_text = |of: &Type| is_basic(of) && *of != STRING;
+/// Returns the error of a call whose target or arguments are known not to be strings.
+pub(crate) fn call_error(function: &str, target: Option<&Type>, args: &[Type]) -> Option<String> {
+    let is_no_string = |of: &Type| is_basic(of) && *of != STRING;
     let target = target?;
-    let is_text_function = TEXT_FUNCTIONS.contains(&(function, args.len()));
-    let is_wrong = is_text_function && std::iter::once(target).chain(args).any(is_no_text);
-    is_wrong.then(|| fault(function, Some(target), args))
+    let is_string_function = STRING_FUNCTIONS.contains(&(function, args.len()));
+    let is_wrong = is_string_function && std::iter::once(target).chain(args).any(is_no_string);
+    is_wrong.then(|| error(function, Some(target), args))
 }
 
-/// Returns the fault of a call for which a function has no overload.
-pub(crate) fn fault(function: &str, target: Option<&Type>, args: &[Type]) -> String {
+/// Returns the error of a call for which a function has no overload.
+pub(crate) fn error(function: &str, target: Option<&Type>, args: &[Type]) -> String {
     let args: Vec<String> = args.iter().map(shown).collect();
     let args = args.join(", ");
     let applied = match target {

@@ -97,7 +97,7 @@ impl Type {
         }
     }
 
-    /// Returns false if a value of this type is certainly not of the other type.
+    /// Returns false if no value has both types.
     pub(crate) fn may_be(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unknown, _) => true,

@@ -209,9 +209,9 @@ impl Measure {
     /// Records a response body that failed before its end.
     pub(super) fn broken_off(&mut self) {
         self.ended = Some(StatusCode::BAD_GATEWAY);
-        self.access.set_reason("BrokenOff");
+        self.access.set_reason("StreamInterrupted");
         if let Some(span) = &self.span {
-            span.fail("BrokenOff");
+            span.fail("StreamInterrupted");
         }
     }
 

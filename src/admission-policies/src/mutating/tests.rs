@@ -194,6 +194,14 @@ fn faulty_patches_deny_the_request() {
         patch("[JSONPatch{op: 'add', path: '/absent/x', value: '1'}]"),
         "JSON Patch: add operation does not apply: doc is missing path: \"/absent/x\": missing value",
     );
+    denies(
+        patch("[JSONPatch{op: 'bad', path: '/data/x'}]"),
+        "JSON Patch: Unexpected kind: bad",
+    );
+    denies(
+        patch("[JSONPatch{op: 'add', value: '1'}]"),
+        "JSON Patch: missing field `path`",
+    );
     let spec = json!({"mutations": [patch("[JSONPatch{op: 'add', path: '/bogus', value: '1'}]")]});
     assert!(matches!(
         mutate(&[(spec, json!({}))]),

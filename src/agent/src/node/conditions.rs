@@ -242,7 +242,10 @@ fn duplicate_agent<'a>(facts: &NodeFacts<'a>) -> NodeCondition<'a> {
             kind,
             Truth::True,
             "OtherAgent",
-            format!("another agent {other} uses the name and the credentials of this node"),
+            format!(
+                "another agent {other} uses the name and the credentials of this node: stop it, and remove its \
+                 state directory"
+            ),
         ),
         None => NodeCondition::new(kind, Truth::False, "OneAgent", ""),
     }

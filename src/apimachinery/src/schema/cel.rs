@@ -313,7 +313,8 @@ fn evaluation_detail(err: &ExecutionError, rule: &Rule) -> String {
     format!("{} evaluating rule: {name}", error_text(err))
 }
 
-/// Returns the text of kube-apiserver for an error.
+/// Returns the text of kube-apiserver for an error. The crate's own texts contain values, which may be
+/// secret.
 fn error_text(err: &ExecutionError) -> String {
     if let ExecutionError::NoSuchKey(key) = err {
         format!("no such key: {key}")
@@ -321,29 +322,29 @@ fn error_text(err: &ExecutionError) -> String {
         message.clone()
     } else if let ExecutionError::IndexOutOfBounds(Cel::Int(index)) = err {
         format!("index out of bounds: {index}")
+    } else if let ExecutionError::UndeclaredReference(name) = err {
+        format!("no such attribute(s): {name}")
     } else if matches!(err, ExecutionError::DivisionByZero(_)) {
         "division by zero".to_owned()
     } else if matches!(err, ExecutionError::RemainderByZero(_)) {
         "modulus by zero".to_owned()
     } else if matches!(err, ExecutionError::Overflow(..)) {
         "integer overflow".to_owned()
-    } else if is_overload_error(err) {
-        "no such overload".to_owned()
     } else {
-        err.to_string()
+        "no such overload".to_owned()
     }
 }
 
 fn is_overload_error(err: &ExecutionError) -> bool {
-    matches!(
+    !matches!(
         err,
-        ExecutionError::NoSuchOverload
-            | ExecutionError::ValuesNotComparable(..)
-            | ExecutionError::UnsupportedUnaryOperator(..)
-            | ExecutionError::UnsupportedBinaryOperator(..)
-            | ExecutionError::UnexpectedType { .. }
-            | ExecutionError::NotSupportedAsMethod { .. }
-            | ExecutionError::UnsupportedTargetType { .. }
+        ExecutionError::NoSuchKey(_)
+            | ExecutionError::FunctionError { .. }
+            | ExecutionError::IndexOutOfBounds(Cel::Int(_))
+            | ExecutionError::UndeclaredReference(_)
+            | ExecutionError::DivisionByZero(_)
+            | ExecutionError::RemainderByZero(_)
+            | ExecutionError::Overflow(..)
     )
 }
 

@@ -51,7 +51,7 @@ impl AttemptFailure {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Forward(err) => err.reason(),
-            Self::BrokenOff(_) => "BrokenOff",
+            Self::BrokenOff(_) => "StreamInterrupted",
             Self::Silent => "NodeSilent",
         }
     }

@@ -31,6 +31,11 @@ pub(super) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("size", size);
     context.add_function("string", string);
+    context.add_function("int", int);
+    context.add_function("uint", uint);
+    context.add_function("double", double);
+    context.add_function("duration", duration);
+    context.add_function("timestamp", timestamp);
     context.add_function("matches", matches);
     context.add_function("dyn", dynamic);
     context.add_function("type", type_of);
@@ -69,12 +74,60 @@ fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
     Ok(i64::try_from(size).unwrap_or(i64::MAX))
 }
 
+/// Function of the crate that converts a value.
+type Conversion = fn(&FunctionContext<'_, '_>, This<Cel>) -> ResolveResult;
+
+/// Converts a value with a function of the crate. Its errors contain the value, which may be secret.
+fn convert(
+    conversion: Conversion,
+    (ftx, This(value)): (&FunctionContext<'_, '_>, This<Cel>),
+    to: &str,
+) -> ResolveResult {
+    if !is_scalar(&value) {
+        return Err(ExecutionError::NoSuchOverload);
+    }
+    let is_text = matches!(value, Cel::String(_));
+    conversion(ftx, This(value)).map_err(|err| if is_text { conversion_error(to) } else { err })
+}
+
+/// Returns true for values that conversions between simple types accept.
+fn is_scalar(value: &Cel) -> bool {
+    matches!(value, Cel::String(_) | Cel::Int(_) | Cel::UInt(_) | Cel::Float(_))
+}
+
+fn conversion_error(to: &str) -> ExecutionError {
+    ExecutionError::function_error(to, format!("type conversion error from 'string' to '{to}'"))
+}
+
+fn int(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
+    convert(functions::int, (ftx, this), "int")
+}
+
+fn uint(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
+    convert(functions::uint, (ftx, this), "uint")
+}
+
+fn double(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
+    convert(functions::double, (ftx, this), "double")
+}
+
+fn duration(text: Arc<String>) -> ResolveResult {
+    functions::duration(text).map_err(|_| conversion_error("google.protobuf.Duration"))
+}
+
+fn timestamp(text: Arc<String>) -> ResolveResult {
+    functions::timestamp(text).map_err(|_| conversion_error("google.protobuf.Timestamp"))
+}
+
 /// Converts a value to a text. The crate does not convert truth values.
-fn string(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
-    if let This(Cel::Bool(flag)) = &this {
-        Ok(Cel::String(Arc::new(flag.to_string())))
+fn string(ftx: &FunctionContext<'_, '_>, This(value): This<Cel>) -> ResolveResult {
+    if let Cel::Bool(flag) = value {
+        return Ok(Cel::String(Arc::new(flag.to_string())));
+    }
+    if is_scalar(&value) || matches!(value, Cel::Timestamp(_) | Cel::Duration(_) | Cel::Bytes(_)) {
+        functions::string(ftx, This(value))
     } else {
-        functions::string(ftx, this)
+        Err(ExecutionError::NoSuchOverload)
     }
 }
 

@@ -329,6 +329,45 @@ fn optional_selection_accepts_missing_fields() {
     }
 }
 
+/// Texts of kube-apiserver. They do not contain the value, which may be secret.
+#[test]
+fn errors_of_conversions_do_not_contain_the_value() {
+    let schema = json!({"type": "object", "properties": {"s": {"type": "string"}, "m": {"type": "object",
+        "additionalProperties": {"type": "string"}}}});
+    let value = json!({"s": "hunter2", "m": {"pw": "hunter2"}});
+    let no_overload = "'no such overload': call arguments did not match a supported operator, function or macro \
+         signature for rule: m";
+    for (rule, expect) in [
+        ("int(self.s) > 0", "type conversion error from 'string' to 'int'"),
+        (
+            "uint(self.s) > 0u",
+            "type conversion error from 'string' to 'uint'",
+        ),
+        (
+            "double(self.s) > 0.0",
+            "type conversion error from 'string' to 'double'",
+        ),
+        (
+            "duration(self.s) > duration('1s')",
+            "type conversion error from 'string' to 'google.protobuf.Duration'",
+        ),
+        (
+            "timestamp(self.s) > timestamp('2024-01-01T00:00:00Z')",
+            "type conversion error from 'string' to 'google.protobuf.Timestamp'",
+        ),
+        ("string(self.m) != ''", no_overload),
+        ("int(self.m) > 0", no_overload),
+        ("self.m[self.m] == ''", no_overload),
+        ("{self.m: 1}.size() > 0", no_overload),
+        ("-self.s == ''", no_overload),
+    ] {
+        let rule_and_message = json!({"rule": rule, "message": "m"});
+        let found = causes(schema.clone(), rule_and_message, value.clone(), None);
+        assert!(found.len() == 1 && found[0].contains(expect), "{rule}: {found:?}");
+        assert!(!found[0].contains("hunter2"), "{rule}: {found:?}");
+    }
+}
+
 #[test]
 fn names_are_escaped_like_in_kubernetes() {
     assert_eq!(escape("a.b-c/d"), "a__dot__b__dash__c__slash__d");

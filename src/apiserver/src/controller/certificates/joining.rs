@@ -42,7 +42,9 @@ struct Join<'a> {
 pub(super) enum DenyJoinError {
     #[error("the bootstrap token {id} was deleted")]
     Deleted { id: String },
-    #[error("the bootstrap token permits only the node {permitted}")]
+    #[error(
+        "the bootstrap token permits only the node {permitted}: join with `--node-name {permitted}`, or create another token"
+    )]
     OtherNode { permitted: String },
     #[error("node {node} exists; a bootstrap token permits this name only if it was created for this node")]
     InUse { node: String },

@@ -255,8 +255,8 @@ async fn reachable(source: &KubeconfigSource) -> anyhow::Result<String> {
     let address =
         own_address().map_or_else(|| Host::Native.identity().hostname, |address| address.to_string());
     ui::progress(&format!(
-        "the kubeconfig uses the loopback address of the API server; other Macs reach it at {address} if it was started with `--listen \
-        0.0.0.0:{port}` (otherwise pass --server URL)",
+        "the kubeconfig uses the loopback address of the API server; other Macs must reach it at {address}:{port} (with rooflet's \
+         API server: `--listen 0.0.0.0:{port}`; for another address, pass --server URL)",
         port = port_of(&url),
     ));
     let host = match address.contains(':') {

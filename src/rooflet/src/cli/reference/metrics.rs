@@ -25,7 +25,9 @@ For OpenTelemetry, see [tracing.md](../tracing.md).
 const GATEWAY: &str = "\
 The code `5xx` includes streams that failed after the response's head. The code `cancelled` counts
 requests whose clients disconnected before the end. `reason` is one of `QueueFull`, `TooLong`,
-`NotReady`, `Expired` and `NoRoom` ([gateway.md](../gateway.md)).
+`NotReady`, `Expired` and `NoRoom` ([gateway.md](../gateway.md)). Errors of a model also have the reasons
+`Cancelled` (the client disconnected), `InvalidRequest` and `ServerError` (responses 4xx and 5xx),
+`StreamInterrupted` (the replica failed during its response), and the reasons of key denials.
 ";
 
 const WORKER: &str = "\

@@ -3,7 +3,7 @@
 use super::decl::{Decl, Kind};
 use super::types::{OPTIONAL, Object, Type};
 
-/// Name of the type of `self`. kube-apiserver adds a random number, so that nobody depends on it.
+/// Name of the type of `self`. kube-apiserver adds a random number, so that clients do not depend on the name.
 const SELF: &str = "selfType";
 
 /// Returns the text of a type. `root` is the declaration of `self`.
