@@ -182,7 +182,7 @@ fleet:
   macs: [{name: mini, chip: M4, gpuCores: 10, memory: 16Gi, count: 4}]
 models: [{name: qwen3-8b-4bit, model: qwen3-8b, quantization: mlx4}]
 faults:
-  - {at: 1s, for: 24h, isolate: {node: mini-2}}
+  - {at: 15s, for: 24h, isolate: {node: mini-2}}
   - {at: 20s, for: 3s, crash: {node: mini-3}}
   - {at: 1s, for: 24h, onBattery: {node: mini-4}}
 thermalTraces:
