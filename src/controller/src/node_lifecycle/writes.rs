@@ -33,7 +33,7 @@ pub(super) fn intents_with_reserve(
     }
 }
 
-/// Returns the writes of a pass that has observed no silence and no taint for any time.
+/// Returns the writes of a pass in which no heartbeat timeout or taint delay has elapsed.
 pub(crate) fn intents_without_timings(
     snapshot: &Snapshot,
     reserve_node_failures: usize,
