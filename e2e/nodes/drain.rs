@@ -394,6 +394,12 @@ fn preview_of_a_drain_matches_the_drain() {
         "{stuck:?}"
     );
 
+    let forced = cluster.rooflet(&format!("drain {node} --force --dry-run"));
+    assert!(forced.status.success(), "{forced:?}");
+    assert!(
+        lines(&forced.stdout).contains("stops, and no node accepts its replacement: "),
+        "{forced:?}"
+    );
     let unknown = cluster.rooflet("rollout abort one --dry-run");
     assert!(
         lines(&unknown.stderr).contains("has no rollout in progress"),

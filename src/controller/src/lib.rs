@@ -44,7 +44,9 @@ pub use deployment::{deployment_intents, is_template_of};
 pub use fleet::FollowedFleet;
 pub use history::SpeedHistory;
 pub use node_lifecycle::{Heartbeats, NODE_MONITOR_PERIOD, node_intents};
-pub use preview::{ChangedObject, Course, Preview, PreviewError, ProposedChange, ReplicaPreview, preview};
+pub use preview::{
+    ChangedObject, Course, Preview, PreviewError, PreviewOptions, ProposedChange, ReplicaPreview, preview,
+};
 
 use std::time::Duration;
 

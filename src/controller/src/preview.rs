@@ -5,6 +5,7 @@
 //! every replica. Time does not pass, so the preview ends where a rollout waits, for example for a pause or
 //! an analysis of a canary.
 
+mod changed;
 mod course;
 mod model;
 
@@ -14,21 +15,25 @@ use serde_json::Value;
 
 use crate::intent::Snapshot;
 use model::Model;
+use rooflet_client::ObjectKey;
 
 pub use course::{Course, ReplicaPreview};
 
+/// Maximum number of replicas that a preview adds to a deployment.
+const MAX_NEW_REPLICAS: usize = 2_000;
+
 /// Change of one object.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct ProposedChange {
     pub object: ChangedObject,
     /// JSON merge patch. Its `status` is ignored.
     pub patch: Value,
 }
 
-/// Object that a change regards.
+/// Object to change.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(try_from = "Value")]
 pub enum ChangedObject {
     /// Name of a FleetNode.
     Node(String),
@@ -36,11 +41,48 @@ pub enum ChangedObject {
     Deployment(String, String),
 }
 
+impl TryFrom<Value> for ChangedObject {
+    type Error = &'static str;
+
+    fn try_from(object: Value) -> Result<Self, Self::Error> {
+        let name = |value: &Value| {
+            let name = value.as_str().filter(|name| !name.is_empty());
+            name.map(str::to_owned)
+        };
+        let changed = || {
+            let members = object.as_object().filter(|members| members.len() == 1)?;
+            if let Some(node) = members.get("node") {
+                return Some(Self::Node(name(node)?));
+            }
+            let [namespace, deployment] = &members.get("deployment")?.as_array()?[..] else {
+                return None;
+            };
+            Some(Self::Deployment(name(namespace)?, name(deployment)?))
+        };
+        changed().ok_or(
+            r#"object must be {"node": NAME} or {"deployment": [NAMESPACE, NAME]}, with non-empty names"#,
+        )
+    }
+}
+
 /// Reason why a change has no preview.
 #[derive(Debug, thiserror::Error)]
 pub enum PreviewError {
     #[error("{kind} {name:?} not found")]
     NotFound { kind: &'static str, name: String },
+    #[error("patch: Invalid value: must be a JSON object, as in {{\"spec\": {{\"replicas\": 2}}}}")]
+    PatchIsNoObject,
+    /// Errors of the API server for the changed object.
+    #[error("{kind} {name:?} is invalid: {errors}")]
+    Invalid {
+        kind: &'static str,
+        name: String,
+        errors: String,
+    },
+    #[error(
+        "spec.replicas: Invalid value: {replicas}: a preview adds at most {MAX_NEW_REPLICAS} replicas to a deployment: scale in smaller steps"
+    )]
+    TooManyReplicas { replicas: i32 },
     #[error("patch: Invalid value: the changed {kind} {name:?} is not valid")]
     InvalidPatch {
         kind: &'static str,
@@ -55,32 +97,54 @@ pub enum PreviewError {
 pub struct Preview {
     /// Replicas that move, start, stop or wait. Replicas that the change does not affect are absent.
     pub replicas: Vec<ReplicaPreview>,
-    /// Rollouts that wait at the end of the preview: deployment and reason.
+    /// Rollouts that wait at the end of the preview, and a rejection of the changed deployment: deployment and
+    /// reason.
     pub waiting: Vec<String>,
-    /// False if the preview ended at its limit of passes.
+    /// False if the preview ended before all consequences were computed.
     pub complete: bool,
+    /// Reason why the preview is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incomplete_reason: Option<String>,
 }
 
-/// Returns the consequences of a change. `reserve_node_failures` is the number of simultaneous node failures
-/// for which the scheduler keeps capacity free.
+/// Options of a preview.
+pub struct PreviewOptions<'p> {
+    /// Number of simultaneous node failures for which the scheduler keeps capacity free.
+    pub reserve_node_failures: usize,
+    pub now: Timestamp,
+    /// Deletes the replicas on the changed node, as `rooflet drain --force` does.
+    pub force: bool,
+    /// Returns true if the preview must end. Called before each pass.
+    pub must_stop: &'p dyn Fn() -> bool,
+}
+
+/// Returns the consequences of a change.
 pub fn preview(
     snapshot: Snapshot,
     change: &ProposedChange,
-    reserve_node_failures: usize,
-    now: Timestamp,
+    options: &PreviewOptions<'_>,
 ) -> Result<Preview, PreviewError> {
-    let mut model = Model::new(snapshot, reserve_node_failures, now);
+    let mut model = Model::new(snapshot, options.reserve_node_failures, options.now);
     let before = model.snapshot.clone();
     model.change(change)?;
-    let complete = model.settle();
+    if let (ChangedObject::Node(name), true) = (&change.object, options.force) {
+        model.delete_replicas_on(name);
+    }
+    let incomplete_reason = model.settle(options.must_stop).err();
+    let mut waiting = course::waiting(&model.snapshot, &model.planned);
     let obstacles = match &change.object {
         ChangedObject::Node(name) => model.drain_obstacles(name),
-        ChangedObject::Deployment(..) => Vec::new(),
+        ChangedObject::Deployment(namespace, name) => {
+            let key = ObjectKey::new(Some(namespace), name);
+            waiting.extend(course::rejection(&model.snapshot, &key));
+            Vec::new()
+        }
     };
     Ok(Preview {
         replicas: course::courses(&before, &model.snapshot, &obstacles),
-        waiting: course::waiting(&model.snapshot, &model.planned),
-        complete,
+        waiting,
+        complete: incomplete_reason.is_none(),
+        incomplete_reason,
     })
 }
 

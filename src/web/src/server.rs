@@ -12,6 +12,7 @@ use axum::response::Response;
 use axum::routing::{any, get, post};
 use rustls::{ClientConfig, ServerConfig};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tracing::info;
 
 use super::api_proxy;
@@ -81,6 +82,7 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         has_api_server: config.has_api_server,
         history: config.history,
         planner: config.planner,
+        previews: Arc::new(Semaphore::new(preview::MAX_PREVIEWS)),
         prometheus,
         failures: Mutex::new(Failures::default()),
         codes: Mutex::new(SignInCodes::new(clock.now())),

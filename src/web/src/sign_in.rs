@@ -14,6 +14,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use super::client_certificate;
@@ -195,6 +196,7 @@ fn signed_in(web: &Web, user: User) -> Result<SignedIn, WebError> {
         expires_at: web.clock.now() + LIFETIME,
         client: user.client,
         ended: web.stop.child_token(),
+        preview: Arc::new(Semaphore::new(1)),
     })
 }
 

@@ -1,10 +1,13 @@
 //! A signed-in user.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use http::header::HeaderName;
 use jiff::Timestamp;
 use kube::Client;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::error::WebError;
@@ -21,6 +24,8 @@ pub(crate) struct SignedIn {
     pub(crate) client: Client,
     /// Cancelled when the session ends.
     pub(crate) ended: CancellationToken,
+    /// Permit of the preview that the server computes for the session.
+    pub(crate) preview: Arc<Semaphore>,
 }
 
 impl SignedIn {

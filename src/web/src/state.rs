@@ -7,6 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 use http::header::COOKIE;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Upstreams;
@@ -37,6 +38,8 @@ pub(crate) struct Web {
     /// History of the deployments. `None` without a controller in this process.
     pub(crate) history: Option<HistorySource>,
     pub(crate) planner: Planner,
+    /// Permits of the previews that the server computes at the same time.
+    pub(crate) previews: Arc<Semaphore>,
     /// Prometheus for longer histories.
     pub(crate) prometheus: Option<Prometheus>,
     pub(crate) failures: Mutex<Failures>,

@@ -7,6 +7,7 @@ mod signing_in;
 mod upstream;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
 use camino::Utf8PathBuf;
@@ -26,6 +27,8 @@ use rooflet_client::KubeconfigSource;
 use rooflet_testing::{TempDir, within};
 
 const CSRF: &str = "x-csrf-token";
+/// Number of previews that end only when they must.
+static ENDLESS_PREVIEWS: AtomicUsize = AtomicUsize::new(0);
 
 /// Running server with its fakes.
 struct Page {
@@ -98,8 +101,15 @@ impl Page {
                     |uid| (uid == "mac").then(|| json!({ "times": [60] })),
                 )
             }),
-            planner: Planner::new(|objects, change| match change {
+            planner: Planner::new(|objects, change, must_stop| match change {
                 b"wrong" => Err("the patch is wrong".to_owned()),
+                b"endless" => {
+                    ENDLESS_PREVIEWS.fetch_add(1, Ordering::SeqCst);
+                    while !must_stop() {
+                        std::thread::yield_now();
+                    }
+                    Ok(json!({ "complete": false }))
+                }
                 change => Ok(json!({ "nodes": objects.nodes, "change": change.len() })),
             }),
             prometheus,

@@ -118,6 +118,15 @@ impl HubAnswer {
         }
     }
 
+    /// Returns the result of a preview, which sends no query.
+    pub(super) fn not_queried(model: &HubModel) -> Self {
+        Self::Unknown {
+            reason: ASKING_HUB,
+            message: format!("a preview does not query the hub for {model}"),
+            is_transient: true,
+        }
+    }
+
     /// Returns the result while the deployment is paused: no query is sent.
     pub(super) fn paused(model: &HubModel) -> Self {
         Self::Unknown {

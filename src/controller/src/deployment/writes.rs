@@ -30,10 +30,16 @@ pub fn intents(fleet: &Fleet, snapshot: &Snapshot, now: Timestamp) -> Intents {
     intents_of(fleet, snapshot, |_| true, now, &mut |_, _| None)
 }
 
-/// Returns the writes of a pass for one deployment without a hub.
+/// Returns the writes of a pass for one deployment, without a query of the hub.
 pub(crate) fn intents_for(fleet: &Fleet, snapshot: &Snapshot, key: &ObjectKey, now: Timestamp) -> Intents {
     let is_planned = |deployment: &_| ObjectKey::of(deployment) == *key;
-    intents_of(fleet, snapshot, is_planned, now, &mut |_, _| None)
+    let mut answer = |observed: &Observed<'_, '_>, model: &HubModel| {
+        Some(match observed.deployment.spec.paused {
+            true => HubAnswer::paused(model),
+            false => HubAnswer::not_queried(model),
+        })
+    };
+    intents_of(fleet, snapshot, is_planned, now, &mut answer)
 }
 
 /// Returns the writes of one pass over the deployments for which `is_planned` returns true: first

@@ -253,6 +253,22 @@ impl Revisions {
     }
 }
 
+/// Returns the reason why the deployment is not admitted, with the text of its condition Admitted.
+pub(super) fn rejection(snapshot: &Snapshot, key: &ObjectKey) -> Option<String> {
+    let mut deployments = snapshot.deployments.iter();
+    let deployment = deployments.find(|deployment| ObjectKey::of(deployment.as_ref()) == *key)?;
+    let conditions = &deployment.status.as_ref()?.conditions;
+    let admitted = conditions
+        .iter()
+        .find(|condition| condition.type_ == condition_type::ADMITTED && condition.status != "True")?;
+    Some(format!(
+        "{} is not admitted: {}: {}",
+        ReplicaKey::of(deployment.as_ref()),
+        admitted.reason,
+        admitted.message
+    ))
+}
+
 /// Returns the rollouts that wait, of the deployments in `planned`, with the messages of their condition
 /// Progressing.
 pub(super) fn waiting(snapshot: &Snapshot, planned: &BTreeSet<ObjectKey>) -> Vec<String> {

@@ -10,14 +10,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ChangedObject, PreviewError, ProposedChange};
+use super::changed::patched;
+use super::{ChangedObject, MAX_NEW_REPLICAS, PreviewError, ProposedChange};
 use crate::binder::{binding_intents, bound_status};
 use crate::deployment::{intents_for, refusal};
 use crate::fleet::{FollowedFleet, name};
 use crate::intent::{Intent, PlannedWrite, Snapshot, Version};
 use crate::node_lifecycle::{drain_obstacles, node_intents_with_reserve};
 use rooflet_api::conditions::{Truth, condition_type, is_true, set_condition};
-use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL};
+use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
 use rooflet_api::v1alpha1::{
     AdmissionStatus, FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ReplicaPhase,
 };
@@ -67,7 +68,6 @@ impl Model {
                 let key = (None, Some(name.as_str()));
                 let node = found(&mut self.snapshot.nodes, key, "FleetNode", name)?;
                 let mut changed: FleetNode = patched(node.as_ref(), &change.patch, "FleetNode", name)?;
-                changed.status.clone_from(&node.status);
                 let is_new = changed.spec != node.spec;
                 count_generation(&mut changed, is_new);
                 *node = Arc::new(changed);
@@ -78,7 +78,15 @@ impl Model {
                 let deployment = found(deployments, key, "ModelDeployment", name)?;
                 let mut changed: ModelDeployment =
                     patched(deployment.as_ref(), &change.patch, "ModelDeployment", name)?;
-                changed.status.clone_from(&deployment.status);
+                let existing = self.snapshot.replicas.iter();
+                let existing = existing.filter(|replica| {
+                    replica.metadata.namespace.as_deref() == Some(namespace)
+                        && replica.labels().get(DEPLOYMENT_LABEL) == Some(name)
+                });
+                let replicas = changed.spec.replicas;
+                if usize::try_from(replicas).unwrap_or(0) > existing.count() + MAX_NEW_REPLICAS {
+                    return Err(PreviewError::TooManyReplicas { replicas });
+                }
                 let is_new = changed.spec != deployment.spec;
                 count_generation(&mut changed, is_new);
                 *deployment = Arc::new(changed);
@@ -88,12 +96,36 @@ impl Model {
         Ok(())
     }
 
-    /// Repeats the passes until none writes. Returns false at the limit of passes.
-    pub(super) fn settle(&mut self) -> bool {
-        (0..MAX_PASSES).any(|_| {
+    /// Marks the replicas on the node as deleted, except those of its manifest directory.
+    pub(super) fn delete_replicas_on(&mut self, node: &str) {
+        let here: Vec<_> = self
+            .snapshot
+            .replicas
+            .iter()
+            .filter(|replica| replica.spec.node_name.as_deref() == Some(node))
+            .filter(|replica| !replica.annotations().contains_key(MIRROR_ANNOTATION))
+            .map(|replica| Version::of(replica.as_ref()))
+            .collect();
+        let now = self.now;
+        for of in here {
+            self.update_replica(&of, |found| {
+                found.metadata.deletion_timestamp.get_or_insert(Time(now));
+            });
+        }
+    }
+
+    /// Repeats the passes until none writes. Returns the reason if the passes end earlier.
+    pub(super) fn settle(&mut self, must_stop: &dyn Fn() -> bool) -> Result<(), String> {
+        for _ in 0..MAX_PASSES {
+            if must_stop() {
+                return Err("the preview ended at its time limit".to_owned());
+            }
             self.fleet.follow(&self.snapshot.nodes, &self.snapshot.replicas);
-            !(self.deployments() || self.binder() || self.agents() || self.node_lifecycle())
-        })
+            if !(self.deployments() || self.binder() || self.agents() || self.node_lifecycle()) {
+                return Ok(());
+            }
+        }
+        Err(format!("the preview ended after {MAX_PASSES} passes"))
     }
 
     /// Returns the replicas that a drain leaves on the node, with the reasons.
@@ -384,30 +416,6 @@ fn merge<K: Serialize + DeserializeOwned>(object: &mut K, patch: &Value) {
     if let Ok(merged) = merged {
         *object = merged;
     }
-}
-
-/// Returns the object after a merge patch of a user. Its name and UID are kept.
-fn patched<K: Resource + Serialize + DeserializeOwned>(
-    object: &K,
-    patch: &Value,
-    kind: &'static str,
-    name: &str,
-) -> Result<K, PreviewError> {
-    let merged = serde_json::to_value(object).and_then(|mut value| {
-        json_patch::merge(&mut value, patch);
-        serde_json::from_value::<K>(value)
-    });
-    let mut merged = merged.map_err(|source| PreviewError::InvalidPatch {
-        kind,
-        name: name.to_owned(),
-        source,
-    })?;
-    let (meta, before) = (merged.meta_mut(), object.meta());
-    meta.name.clone_from(&before.name);
-    meta.namespace.clone_from(&before.namespace);
-    meta.uid.clone_from(&before.uid);
-    meta.deletion_timestamp.clone_from(&before.deletion_timestamp);
-    Ok(merged)
 }
 
 /// Counts a new spec, as the API server does.

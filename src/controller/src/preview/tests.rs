@@ -22,9 +22,18 @@ fn node_patch(name: &str, patch: Value) -> ProposedChange {
 }
 
 fn of(snapshot: &Snapshot, change: &ProposedChange) -> Preview {
-    let preview = preview(snapshot.clone(), change, 0, at(0)).expect("the change is valid");
+    let preview = preview(snapshot.clone(), change, &options(&|| false)).expect("the change is valid");
     assert!(preview.complete);
     preview
+}
+
+fn options(must_stop: &dyn Fn() -> bool) -> PreviewOptions<'_> {
+    PreviewOptions {
+        reserve_node_failures: 0,
+        now: at(0),
+        force: false,
+        must_stop,
+    }
 }
 
 /// Returns the objects of a deployment whose replicas run on the nodes.
@@ -40,7 +49,7 @@ fn running(nodes: impl IntoIterator<Item = FleetNode>, spec: Value) -> Snapshot 
     };
     let mut model = Model::new(snapshot, 0, at(0));
     model.change(&deployment_patch(json!({}))).expect("valid");
-    assert!(model.settle());
+    assert_eq!(model.settle(&|| false), Ok(()));
     model.snapshot
 }
 
@@ -195,7 +204,7 @@ fn canary_waits_after_its_first_step() {
 fn invalid_change_is_rejected() {
     let snapshot = running([node("a", 8)], json!({ "replicas": 1 }));
     let error = |change: &ProposedChange| {
-        preview(snapshot.clone(), change, 0, at(0))
+        preview(snapshot.clone(), change, &options(&|| false))
             .unwrap_err()
             .to_string()
     };
@@ -203,12 +212,119 @@ fn invalid_change_is_rejected() {
         error(&node_patch("nobody", json!({}))),
         "FleetNode \"nobody\" not found"
     );
-    let wrong = deployment_patch(json!({ "spec": { "replicas": "many" } }));
-    assert!(error(&wrong).contains("ModelDeployment \"guide\" is not valid"));
+    for (patch, expected) in [
+        (
+            json!({ "spec": { "replicas": "many" } }),
+            "spec.replicas: Invalid value: \"string\"",
+        ),
+        (
+            json!({ "spec": { "replicas": -1 } }),
+            "spec.replicas: Invalid value: -1",
+        ),
+        (
+            json!({ "spec": { "replicas": 100_000 } }),
+            "spec.replicas: Invalid value: 100000",
+        ),
+        (
+            json!({ "spec": { "replicas": 2_002 } }),
+            "spec.replicas: Invalid value: 2002: a preview adds at most",
+        ),
+        (
+            json!({ "spec": { "serving": { "contextTokens": 0 } } }),
+            "spec.serving.contextTokens: Invalid value: 0",
+        ),
+        (
+            json!({ "spec": { "replica": 2 } }),
+            "unknown field \"spec.replica\"",
+        ),
+        (
+            json!({ "metadata": { "name": "y" } }),
+            "metadata.name: Invalid value: \"y\": field is immutable",
+        ),
+        (
+            json!({ "kind": "FleetNode" }),
+            "kind: Invalid value: \"FleetNode\": field is immutable",
+        ),
+        (json!([1]), "patch: Invalid value: must be a JSON object"),
+    ] {
+        let error = error(&deployment_patch(patch));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    assert_eq!(
+        of(
+            &snapshot,
+            &deployment_patch(json!({ "status": { "replicas": "many" } }))
+        )
+        .replicas,
+        []
+    );
     let parse = |text: &str| serde_json::from_str::<ProposedChange>(text);
     assert_eq!(
         parse(r#"{"object": {"node": "a"}, "patch": {"spec": {"drain": true}}}"#).unwrap(),
         node_patch("a", json!({ "spec": { "drain": true } }))
     );
-    parse(r#"{"object": {"replica": "a"}, "patch": {}}"#).unwrap_err();
+    for object in [
+        r#"{"replica": "a"}"#,
+        r#"{"deployment": ["a"]}"#,
+        r#"{"deployment": "a"}"#,
+        r#"{"node": ""}"#,
+        r#"{"node": "a", "deployment": ["a", "b"]}"#,
+        "1",
+    ] {
+        let error = parse(&format!(r#"{{"object": {object}, "patch": {{}}}}"#)).unwrap_err();
+        assert!(
+            error.to_string().starts_with("object must be {\"node\": NAME}"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn rejected_template_is_reported_with_its_reason() {
+    let snapshot = running([node("a", 8)], json!({ "replicas": 1 }));
+    let source = |source: &str| deployment_patch(json!({ "spec": { "model": { "source": source } } }));
+    let preview = of(&snapshot, &source("local://none"));
+    assert_eq!(preview.replicas, []);
+    assert_eq!(preview.waiting.len(), 1, "{preview:?}");
+    assert!(
+        preview.waiting[0].starts_with("default/guide is not admitted: ModelNotFound: "),
+        "{preview:?}"
+    );
+    let hub = of(&snapshot, &source("hf://mlx-community/Qwen3-8B-4bit"));
+    assert!(
+        hub.waiting
+            .iter()
+            .any(|line| line.contains("a preview does not query the hub")),
+        "{hub:?}"
+    );
+}
+
+#[test]
+fn preview_that_must_stop_is_incomplete() {
+    let snapshot = running([node("a", 8)], json!({ "replicas": 1 }));
+    let scaled = deployment_patch(json!({ "spec": { "replicas": 3 } }));
+    let preview = preview(snapshot, &scaled, &options(&|| true)).expect("valid");
+    assert!(!preview.complete);
+    let reason = preview.incomplete_reason.as_deref();
+    assert_eq!(reason, Some("the preview ended at its time limit"));
+}
+
+#[test]
+fn forced_drain_deletes_replicas_that_would_stay() {
+    let mut full = node("b", 8);
+    full.spec.unschedulable = true;
+    let snapshot = running([node("a", 8), full], json!({ "replicas": 2 }));
+    let drain = node_patch("a", json!({ "spec": { "unschedulable": true, "drain": true } }));
+    let forced = PreviewOptions {
+        force: true,
+        ..options(&|| false)
+    };
+    let preview = preview(snapshot, &drain, &forced).expect("valid");
+    assert_eq!(preview.replicas.len(), 2, "{preview:?}");
+    for course in courses(&preview) {
+        assert!(
+            matches!(course, Course::Pending { from: Some(from), .. } if from == "a"),
+            "{preview:?}"
+        );
+    }
 }

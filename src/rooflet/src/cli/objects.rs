@@ -29,8 +29,10 @@ pub(super) fn name_of<K>(text: &str) -> Result<&str, Failure>
 where
     K: Resource<DynamicType = ()> + CustomResourceExt,
 {
-    let Some((kind, name)) = text.split_once('/') else {
-        return Ok(text);
+    let (kind, name) = match text.split_once('/') {
+        Some(parts) => parts,
+        None if text.is_empty() => ("", ""),
+        None => return Ok(text),
     };
     let (singular, plural) = (K::kind(&()).to_lowercase(), K::plural(&()));
     let suffix = format!(".{}", K::group(&()));
@@ -63,7 +65,7 @@ mod tests {
         ] {
             assert_eq!(name_of::<ModelReplica>(text).unwrap(), "guide-x");
         }
-        for text in ["mdep/guide", "mrep/", "pod/x", "modelreplica.example.com/x"] {
+        for text in ["", "mdep/guide", "mrep/", "pod/x", "modelreplica.example.com/x"] {
             let failure = name_of::<ModelReplica>(text).unwrap_err();
             assert_eq!(failure.status, ExitStatus::Usage);
             let message = failure.error.to_string();

@@ -47,19 +47,29 @@ enum Verb {
         #[arg(long, default_value = "0", value_name = "DURATION", value_parser = duration)]
         timeout: Duration,
         /// Fail if the newest revision is different.
-        #[arg(long, default_value_t = 0, value_name = "N")]
+        #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
         revision: i64,
     },
     /// Pause rollouts of template changes until `resume`. Scaling continues.
-    Pause(Target),
+    Pause {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        dry: DryRun,
+    },
     /// Resume a paused rollout.
-    Resume(Target),
+    Resume {
+        #[command(flatten)]
+        target: Target,
+        #[command(flatten)]
+        dry: DryRun,
+    },
     /// Roll back to the template of an earlier revision.
     Undo {
         #[command(flatten)]
         target: Target,
         /// Revision to roll back to; 0 is the revision before the current template.
-        #[arg(long, default_value_t = 0, value_name = "N")]
+        #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
         to_revision: i64,
         #[command(flatten)]
         dry: DryRun,
@@ -86,7 +96,7 @@ enum Verb {
         #[command(flatten)]
         target: Target,
         /// Show the template of this revision.
-        #[arg(long, default_value_t = 0, value_name = "N")]
+        #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
         revision: i64,
     },
     /// Replace all replicas by new ones with the same template.
@@ -137,15 +147,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             ui::output(&history::history(&deployment_ref.name, &revisions, revision)?);
             Ok(())
         }
-        Verb::Pause(target) => target.change(None, |_, _| Ok(Change::Pause)).await,
-        Verb::Resume(target) => target.change(None, |_, _| Ok(Change::Resume)).await,
+        Verb::Pause { target, dry } => target.change(dry, |_, _| Ok(Change::Pause)).await,
+        Verb::Resume { target, dry } => target.change(dry, |_, _| Ok(Change::Resume)).await,
         Verb::Undo {
             target,
             to_revision,
             dry,
         } => {
             target
-                .change(Some(dry), |deployment, revisions| {
+                .change(dry, |deployment, revisions| {
                     history::undo(deployment, revisions, to_revision)
                         .map(|revision| Change::Undo(Box::new(revision)))
                 })
@@ -153,16 +163,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         Verb::Promote { target, full, dry } => {
             let promotion = if full { Promotion::Full } else { Promotion::Step };
-            target
-                .change(Some(dry), |_, _| Ok(Change::Promote(promotion)))
-                .await
+            target.change(dry, |_, _| Ok(Change::Promote(promotion))).await
         }
-        Verb::Abort { target, dry } => target.change(Some(dry), |_, _| Ok(Change::Abort)).await,
+        Verb::Abort { target, dry } => target.change(dry, |_, _| Ok(Change::Abort)).await,
         Verb::Restart { target, dry } => {
             let now = Clock::System.now();
             let at = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
             target
-                .change(Some(dry), |_, _| Ok(Change::Restart(at.to_string())))
+                .change(dry, |_, _| Ok(Change::Restart(at.to_string())))
                 .await
         }
     }
@@ -191,11 +199,11 @@ impl Target {
         })
     }
 
-    /// Makes one change and prints the result, or prints the consequences in a dry run. Retries if the deployment has changed since it was
-    /// read.
+    /// Makes one change and prints the result, or prints the consequences in a dry run. Retries if the deployment
+    /// has changed since the read.
     async fn change(
         self,
-        dry: Option<DryRun>,
+        dry: DryRun,
         choose: impl Fn(&ModelDeployment, &[ModelRevision]) -> anyhow::Result<Change>,
     ) -> Result<(), Failure> {
         let deployment_ref = self.connect().await?;
@@ -209,7 +217,7 @@ impl Target {
                     break;
                 }
             };
-            if let Some(dry) = dry.filter(|dry| dry.dry_run) {
+            if dry.dry_run {
                 let DeploymentRef {
                     client,
                     namespace,
@@ -217,7 +225,7 @@ impl Target {
                     ..
                 } = &deployment_ref;
                 let object = ChangedObject::Deployment(namespace.clone(), name.clone());
-                let preview = dry.preview(client, object, patch).await?;
+                let preview = dry.preview(client, object, patch, false).await?;
                 ui::output(&format!(
                     "{KIND}/{name} {} (dry run)\n{}",
                     change.done(),

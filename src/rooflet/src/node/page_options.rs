@@ -5,7 +5,7 @@ use camino::Utf8PathBuf;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_controller::intent::Snapshot;
-use rooflet_controller::{Preview, ProposedChange, preview};
+use rooflet_controller::{Preview, PreviewOptions, ProposedChange, preview};
 use rooflet_proxy::Upstream;
 use rooflet_web::{FleetObjects, Planner, PrometheusConfig, PrometheusUrl};
 
@@ -41,10 +41,17 @@ impl PageOptions {
 
 /// Returns the planner of previews. `reserve_node_failures` is the value of the controller.
 pub(crate) fn planner(reserve_node_failures: usize, clock: Clock) -> Planner {
-    Planner::new(move |objects, change| {
-        let change: ProposedChange = serde_json::from_slice(change).map_err(|err| err.to_string())?;
+    Planner::new(move |objects, change, must_stop| {
+        let change = serde_json::from_slice::<ProposedChange>(change);
+        let change = change.map_err(|err| format!("the body of the request is invalid: {err}"))?;
         let snapshot = snapshot(objects).map_err(|err| err.to_string())?;
-        let planned = preview(snapshot, &change, reserve_node_failures, clock.now());
+        let options = PreviewOptions {
+            reserve_node_failures,
+            now: clock.now(),
+            force: false,
+            must_stop,
+        };
+        let planned = preview(snapshot, &change, &options);
         let planned: Preview = planned.map_err(|err| Chain(&err).to_string())?;
         serde_json::to_value(planned).map_err(|err| err.to_string())
     })

@@ -10,7 +10,7 @@ use crate::run::Run;
 use rooflet_api::meta::{ABORT_ANNOTATION, DEPLOYMENT_LABEL, PROMOTE_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::ModelReplica;
 use rooflet_controller::intent::Snapshot;
-use rooflet_controller::{ChangedObject, Course, Preview, ProposedChange, preview};
+use rooflet_controller::{ChangedObject, Course, Preview, PreviewOptions, ProposedChange, preview};
 
 /// Three Macs of two sizes, and two deployments.
 const FLEET: &str = r#"
@@ -137,7 +137,17 @@ fn compare(changes: &[ChangeWhat], proposed: &ProposedChange, seed: u64) -> Prev
         ..Snapshot::default()
     };
     let before = snapshot.replicas.clone();
-    let preview = preview(snapshot, proposed, 0, run.world.clock()).unwrap();
+    let preview = preview(
+        snapshot,
+        proposed,
+        &PreviewOptions {
+            reserve_node_failures: 0,
+            now: run.world.clock(),
+            force: false,
+            must_stop: &|| false,
+        },
+    )
+    .unwrap();
     run_until(&mut run, scenario.duration);
     let after = placements(&replicas(&run)).into_iter();
     let after: Vec<_> = after

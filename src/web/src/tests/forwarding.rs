@@ -1,7 +1,5 @@
 //! Requests to the API server, the gateway and agents.
 
-use std::sync::atomic::Ordering;
-
 use http::header::{ACCEPT, AUTHORIZATION};
 
 use super::upstream::VIEWER_TOKEN;
@@ -362,6 +360,25 @@ async fn failure_of_prometheus_is_reported_with_its_reason() {
         text.contains("reading --prometheus-token-file") && !text.contains("other"),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn preview_ends_when_the_client_disconnects() {
+    let page = Page::start().await;
+    let browser = page.browser().await;
+    let preview = |body: &'static str| browser.request(Method::POST, "/proxy/preview").body(body);
+    let started = within(async {
+        while ENDLESS_PREVIEWS.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+    // The client disconnects when its future is dropped.
+    tokio::select! {
+        answer = preview("endless").send() => panic!("{answer:?}"),
+        () = started => {}
+    }
+    // The session computes one preview at a time.
+    assert_eq!(within(send(preview("a change"))).await.status(), 200);
 }
 
 /// The fake API server has no lists of deployments and revisions, so these objects are null.

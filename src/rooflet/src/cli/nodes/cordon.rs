@@ -14,12 +14,20 @@ use rooflet_client::{ApiError, FIELD_MANAGER};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Names of the nodes. `kubectl get mac` lists them.
-    #[arg(required = true, value_name = "NODE")]
+    #[arg(required = true, value_name = "NODE", value_parser = node_name)]
     nodes: Vec<String>,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
     /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
+}
+
+/// Parses the name of a node.
+pub(super) fn node_name(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" => Err("the name is empty; `kubectl get mac` lists the nodes"),
+        name => Ok(name.to_owned()),
+    }
 }
 
 /// Marks nodes as unschedulable.

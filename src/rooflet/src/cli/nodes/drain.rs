@@ -28,10 +28,11 @@ use rooflet_controller::{ChangedObject, Course, ReplicaPreview};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Name of the node. `kubectl get mac` lists the nodes.
+    #[arg(value_parser = cordon::node_name)]
     node: String,
     /// Also delete replicas that fit no other node or that a disruption budget protects. Until
-    /// another node has capacity, their models have fewer or no ready replicas.
-    #[arg(long, conflicts_with = "dry_run")]
+    /// another node has capacity, their models have fewer or no ready replicas. `--force --dry-run` prints these replicas.
+    #[arg(long)]
     force: bool,
     /// Maximum wait until the node has no replicas, such as 90s or 5m; 0 waits without limit. The
     /// drain continues after the timeout.
@@ -89,7 +90,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 async fn preview(client: &Client, args: &Args, already: &str, patch: Value) -> Result<(), Failure> {
     let name = &args.node;
     let object = ChangedObject::Node(name.clone());
-    let preview = args.dry.preview(client, object, patch).await?;
+    let preview = args.dry.preview(client, object, patch, args.force).await?;
     ui::output(&format!(
         "fleetnode.rooflet.dev/{name} {already}cordoned (dry run)\n{}",
         lines(&preview)
@@ -100,8 +101,13 @@ async fn preview(client: &Client, args: &Args, already: &str, patch: Value) -> R
             ui::output(&format!("fleetnode.rooflet.dev/{name} drained (dry run)\n"));
             Ok(())
         }
+        left if args.force => Err(anyhow!(
+            "{name} would not be drained: replicas that would stay: {left}; remove their manifests from the node"
+        )
+        .into()),
         left => Err(anyhow!(
-            "{name} would not be drained: replicas that would stay: {left}; add capacity, or pass --force"
+            "{name} would not be drained: replicas that would stay: {left}; add capacity, or pass --force \
+             (`--force --dry-run` shows the consequences)"
         )
         .into()),
     }

@@ -11,7 +11,7 @@ use crate::cli::Failure;
 use rooflet_base::clock::Clock;
 use rooflet_client::ApiError;
 use rooflet_controller::intent::Snapshot;
-use rooflet_controller::{ChangedObject, Preview, ProposedChange, preview};
+use rooflet_controller::{ChangedObject, Preview, PreviewOptions, ProposedChange, preview};
 
 /// Flags of verbs with a dry run.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -19,18 +19,20 @@ pub(crate) struct DryRun {
     /// Change nothing, and print the replicas that would move, start, stop or wait.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Value of the controller's --reserve-node-failures, for --dry-run.
+    /// Number of simultaneous node failures for which capacity stays free. Must equal the controller's value,
+    /// otherwise the preview differs. Only with --dry-run.
     #[arg(long, default_value_t = 0, value_name = "N", requires = "dry_run", value_parser = clap::value_parser!(u8).range(0..=3))]
     reserve_node_failures: u8,
 }
 
 impl DryRun {
-    /// Returns the consequences of a merge patch.
+    /// Returns the consequences of a merge patch. `force` also deletes the replicas of the node.
     pub(crate) async fn preview(
         self,
         client: &Client,
         object: ChangedObject,
         patch: Value,
+        force: bool,
     ) -> Result<Preview, Failure> {
         let snapshot = Snapshot {
             nodes: list(client).await?,
@@ -40,12 +42,13 @@ impl DryRun {
             ..Snapshot::default()
         };
         let change = ProposedChange { object, patch };
-        let planned = preview(
-            snapshot,
-            &change,
-            self.reserve_node_failures.into(),
-            Clock::System.now(),
-        );
+        let options = PreviewOptions {
+            reserve_node_failures: self.reserve_node_failures.into(),
+            now: Clock::System.now(),
+            force,
+            must_stop: &|| false,
+        };
+        let planned = preview(snapshot, &change, &options);
         Ok(planned.map_err(anyhow::Error::from)?)
     }
 }
@@ -57,8 +60,8 @@ pub(crate) fn lines(preview: &Preview) -> String {
         .chain(&preview.waiting)
         .map(|line| format!("{line} (dry run)\n"))
         .collect();
-    if !preview.complete {
-        lines.push_str("further consequences are not computed: the change has too many\n");
+    if let Some(reason) = &preview.incomplete_reason {
+        lines.push_str(&format!("further consequences are not computed: {reason}\n"));
     }
     lines
 }

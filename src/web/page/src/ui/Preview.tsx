@@ -4,10 +4,14 @@ import { useEffect, useState } from 'preact/hooks';
 import { send } from '../api/http';
 import { messageOf } from './Dialog';
 
+/** Time without a change of the input, before the page requests a preview. */
+const DEBOUNCE_MS = 300;
+
 interface Answer {
   replicas: { message: string; course: string }[];
   waiting: string[];
   complete: boolean;
+  incompleteReason?: string;
 }
 
 /** `of` is the changed object, and `patch` the merge patch that the action sends. */
@@ -17,18 +21,22 @@ export function Preview({ of: object, patch }: { of: { node: string } | { deploy
   useEffect(() => {
     const abort = new AbortController();
     setAnswer(undefined);
-    send<Answer>('POST', '/proxy/preview', body, undefined, abort.signal).then(setAnswer, (error) => abort.signal.aborted || setAnswer(messageOf(error)));
-    return () => abort.abort();
+    const ask = () => send<Answer>('POST', '/proxy/preview', body, undefined, abort.signal).then(setAnswer, (error) => abort.signal.aborted || setAnswer(messageOf(error)));
+    const timer = setTimeout(ask, DEBOUNCE_MS);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
   }, [body]);
   if (!answer) return <p class="muted" role="status">Computing the preview…</p>;
   if (typeof answer === 'string') return <p class="problem" role="alert">No preview: {answer}</p>;
-  const { replicas, waiting, complete } = answer;
+  const { replicas, waiting, complete, incompleteReason } = answer;
   const items = [...replicas, ...waiting.map((message) => ({ message, course: '' }))];
   return (
     <div role="status">
       {replicas.length === 0 && <p>No replica moves, starts or stops.</p>}
       {items.length > 0 && <ul tabIndex={0} aria-label="Preview">{items.map(({ message, course }) => <li class={/Pending|Stays/.test(course) ? 'problem' : undefined}>{message}</li>)}</ul>}
-      {!complete && <p>The change has more consequences.</p>}
+      {!complete && <p class="problem">Further consequences are not computed: {incompleteReason}</p>}
     </div>
   );
 }
