@@ -33,7 +33,7 @@ pub struct ProposedChange {
 
 /// Object to change.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "Value")]
+#[serde(try_from = "serde_json::Value")]
 pub enum ChangedObject {
     /// Name of a FleetNode.
     Node(String),
