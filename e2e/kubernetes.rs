@@ -3,6 +3,7 @@
 //! The tests start the commands of the rendered Deployments as processes, because there is no
 //! kubelet. `cargo xtask test-kubernetes` provides the binaries.
 
+mod agent_tls;
 mod apply;
 mod chart;
 mod clients;

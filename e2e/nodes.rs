@@ -6,7 +6,7 @@ mod control_plane_outage;
 mod drain;
 mod join;
 mod manifest_dir;
-mod mutual_tls;
+pub(crate) mod mutual_tls;
 mod network;
 mod node_loss;
 mod preemption;

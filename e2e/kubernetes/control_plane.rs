@@ -134,12 +134,14 @@ pub(super) fn start_agent(cluster: &KubernetesCluster, node: &str) -> Process {
     run_agent(cluster, node)
 }
 
-/// Starts the agent of a Mac that has joined.
+/// Starts the agent of a Mac that has joined. It serves other machines.
 pub(super) fn run_agent(cluster: &KubernetesCluster, node: &str) -> Process {
     let args = [
         "agent".to_owned(),
         format!("--state-dir={}", cluster.scratch.join(node).display()),
         format!("--model-dir={}", repository("examples/models").display()),
+        "--listen=0.0.0.0:0".to_owned(),
+        "--advertise-address=127.0.0.1".to_owned(),
         "--no-probe".to_owned(),
         "--simulated-chip=M4".to_owned(),
         "--simulated-gpu-cores=10".to_owned(),

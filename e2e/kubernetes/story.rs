@@ -6,6 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::agent_tls::{
+    accounts_get_only_certificates_of_their_identity, agents_accept_only_clients_of_the_fleet,
+};
 use super::cluster::KubernetesCluster;
 use super::control_plane::{NAMESPACE, Pod, install, start_agent};
 use crate::access::web_page::Browser;
@@ -36,6 +39,8 @@ fn fleet_runs_with_the_permissions_of_the_chart() {
         .ok();
     wait_for_replicas(&cluster, 1);
     ask(&gateway);
+    agents_accept_only_clients_of_the_fleet(&cluster);
+    accounts_get_only_certificates_of_their_identity(&cluster);
 
     cluster.kubectl.run("scale mdep/guide --replicas=2").ok();
     wait_for_replicas(&cluster, 2);
@@ -134,7 +139,7 @@ fn page_shows_the_fleet(cluster: &KubernetesCluster) {
     }
     let secrets = browser.get("/proxy/api/api/v1/secrets");
     assert_eq!(secrets.status, 403, "{}", secrets.text);
-    // The account of the page itself has no permissions.
+    // The account of the page itself cannot read the fleet.
     let account = format!("system:serviceaccount:{NAMESPACE}:rooflet-web");
     let question = format!("auth can-i list fleetnodes.rooflet.dev --as={account}");
     cluster.kubectl.run(&question).expect_failure();
@@ -157,8 +162,11 @@ fn prometheus_finds_agents_and_workers(cluster: &KubernetesCluster) {
     let agents = of("agent");
     assert_eq!(agents.len(), NODES.len(), "{targets}");
     for path in agents.into_iter().chain(of("worker")) {
-        let metrics = http.get(path).expect("metrics");
-        assert_eq!(metrics.status, 200, "{path}: {}", metrics.text);
+        // At its start, the page requests a certificate for its connections to agents.
+        let metrics = eventually("metrics", || match http.get(path)? {
+            metrics if metrics.status == 200 => Ok(metrics),
+            refused => Err(format!("{path}: {} {}", refused.status, refused.text)),
+        });
         assert!(metrics.text.contains("rooflet_"), "{path}: {}", metrics.text);
     }
 }
@@ -183,7 +191,7 @@ fn wait_for_replicas(cluster: &KubernetesCluster, count: usize) {
 }
 
 #[track_caller]
-fn ask(gateway: &Pod) {
+pub(super) fn ask(gateway: &Pod) {
     eventually("an answer", || {
         let answer = gateway.http.try_chat("guide", "What is rooflet?")?;
         match answer.status {

@@ -31,25 +31,30 @@ pub(super) fn decoded(kubeconfig: &Path, field: &str) -> Vec<u8> {
 }
 
 /// Client of agents and gateways.
-pub(super) struct Client {
+pub(crate) struct Client {
     runtime: tokio::runtime::Runtime,
     client: reqwest::Client,
 }
 
 impl Client {
     /// Creates a client with the certificate of the kubeconfig. The client accepts every server.
-    pub(super) fn new(kubeconfig: Option<&Path>) -> Self {
+    pub(crate) fn new(kubeconfig: Option<&Path>) -> Self {
+        let pem = kubeconfig.map(|path| {
+            let fields = ["client-certificate-data", "client-key-data"];
+            fields.map(|field| decoded(path, field)).concat()
+        });
+        Self::with_identity(pem.as_deref())
+    }
+
+    /// Creates a client with this certificate and key in PEM. The client accepts every server.
+    pub(crate) fn with_identity(pem: Option<&[u8]>) -> Self {
         drop(rustls::crypto::ring::default_provider().install_default());
         let mut builder = reqwest::Client::builder()
             .pool_max_idle_per_host(0)
             .no_proxy()
             .tls_danger_accept_invalid_certs(true);
-        if let Some(path) = kubeconfig {
-            let pem = [
-                decoded(path, "client-certificate-data"),
-                decoded(path, "client-key-data"),
-            ];
-            let identity = reqwest::Identity::from_pem(&pem.concat()).expect("a certificate and a key");
+        if let Some(pem) = pem {
+            let identity = reqwest::Identity::from_pem(pem).expect("a certificate and a key");
             builder = builder.identity(identity);
         }
         Self {
@@ -75,7 +80,7 @@ impl Client {
     }
 
     /// Returns status and text of the response.
-    pub(super) fn get(&self, url: &str) -> Result<(u16, String), String> {
+    pub(crate) fn get(&self, url: &str) -> Result<(u16, String), String> {
         self.send(self.client.get(url))
     }
 

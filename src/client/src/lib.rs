@@ -34,5 +34,8 @@ pub use election::{Elector, Leadership, RENEW_DEADLINE};
 pub use error::ApiError;
 pub use events::{EventType, Recorder};
 pub use renewable::Renewable;
-pub use signing::{CertificateKind, SigningError, sign};
+pub use signing::{
+    CertificateKind, FLEET_CLIENT_SIGNER, NODE_SERVING_SIGNER, SERVICE_ACCOUNT_PREFIX, SigningError,
+    own_service_account, sign,
+};
 pub use status::{FIELD_MANAGER, merge_diff, patch_status};

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -13,11 +14,18 @@ use tracing::info;
 
 use super::{ApiError, FIELD_MANAGER};
 
+/// Prefix of the user names of ServiceAccounts; namespace and name follow.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 const PERIOD: Duration = Duration::from_millis(500);
 /// Time that the server has to approve the request of a gateway.
 const SERVER_APPROVAL: Duration = Duration::from_secs(2);
 
-/// Kind of certificate. Each has a signer of Kubernetes.
+/// Signer of serving certificates of nodes, for fleets on a Kubernetes cluster.
+pub const NODE_SERVING_SIGNER: &str = "rooflet.dev/node-serving";
+/// Signer of certificates for connections to agents, for fleets on a Kubernetes cluster.
+pub const FLEET_CLIENT_SIGNER: &str = "rooflet.dev/fleet-client";
+
+/// Kind of certificate. Each has a signer of Kubernetes, or of the controller of a fleet on a Kubernetes cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateKind {
     /// Client certificate of a node.
@@ -30,6 +38,12 @@ pub enum CertificateKind {
     /// Client certificate of a gateway. The server approves the request if the client is this gateway.
     /// Otherwise, the request is approved as that of a person.
     Gateway { lifetime: Duration },
+    /// Serving certificate of a node. The controller approves and signs the request.
+    FleetServing,
+    /// Client certificate of a ServiceAccount of the chart. The controller approves and signs the request.
+    FleetAccount { lifetime: Duration },
+    /// Client certificate of a person. It is approved as [`Client`](Self::Client), and the controller signs it.
+    FleetPerson { lifetime: Duration },
 }
 
 impl CertificateKind {
@@ -38,20 +52,29 @@ impl CertificateKind {
             Self::NodeClient => "kubernetes.io/kube-apiserver-client-kubelet",
             Self::NodeServing => "kubernetes.io/kubelet-serving",
             Self::Client { .. } | Self::Gateway { .. } => "kubernetes.io/kube-apiserver-client",
+            Self::FleetServing => NODE_SERVING_SIGNER,
+            Self::FleetAccount { .. } | Self::FleetPerson { .. } => FLEET_CLIENT_SIGNER,
         }
     }
 
     fn usage(self) -> &'static str {
         match self {
-            Self::NodeServing => "server auth",
-            Self::NodeClient | Self::Client { .. } | Self::Gateway { .. } => "client auth",
+            Self::NodeServing | Self::FleetServing => "server auth",
+            Self::NodeClient
+            | Self::Client { .. }
+            | Self::Gateway { .. }
+            | Self::FleetAccount { .. }
+            | Self::FleetPerson { .. } => "client auth",
         }
     }
 
     fn expiration_seconds(self) -> Option<i32> {
         match self {
-            Self::Client { lifetime } | Self::Gateway { lifetime } => i32::try_from(lifetime.as_secs()).ok(),
-            Self::NodeClient | Self::NodeServing => None,
+            Self::Client { lifetime }
+            | Self::Gateway { lifetime }
+            | Self::FleetAccount { lifetime }
+            | Self::FleetPerson { lifetime } => i32::try_from(lifetime.as_secs()).ok(),
+            Self::NodeClient | Self::NodeServing | Self::FleetServing => None,
         }
     }
 }
@@ -87,6 +110,9 @@ pub async fn sign(
             generate_name: Some(match kind {
                 CertificateKind::NodeClient | CertificateKind::NodeServing => "node-csr-".to_owned(),
                 CertificateKind::Client { .. } | CertificateKind::Gateway { .. } => "client-csr-".to_owned(),
+                CertificateKind::FleetServing
+                | CertificateKind::FleetAccount { .. }
+                | CertificateKind::FleetPerson { .. } => "rooflet-csr-".to_owned(),
             }),
             ..ObjectMeta::default()
         },
@@ -106,8 +132,13 @@ pub async fn sign(
     let created = requests.create(&params, &request).await.map_err(ApiError::from)?;
     let name = created.metadata.name.unwrap_or_default();
     match kind {
-        CertificateKind::NodeClient | CertificateKind::NodeServing => {}
-        CertificateKind::Client { .. } => approve(&requests, &name).await?,
+        CertificateKind::NodeClient
+        | CertificateKind::NodeServing
+        | CertificateKind::FleetServing
+        | CertificateKind::FleetAccount { .. } => {}
+        CertificateKind::Client { .. } | CertificateKind::FleetPerson { .. } => {
+            approve(&requests, &name).await?;
+        }
         CertificateKind::Gateway { .. } => {
             tokio::time::sleep(SERVER_APPROVAL).await;
             let now = requests.get(&name).await.map_err(ApiError::from)?;
@@ -132,6 +163,19 @@ pub async fn sign(
             name: name.clone(),
         }),
     }
+}
+
+/// Returns the name of the ServiceAccount with which the client authenticates. Returns `None` for other users.
+pub async fn own_service_account(client: &Client) -> Result<Option<String>, ApiError> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await?;
+    let user = review.status.and_then(|status| status.user_info?.username);
+    let account = user
+        .as_deref()
+        .and_then(|user| user.strip_prefix(SERVICE_ACCOUNT_PREFIX));
+    Ok(account.and_then(|account| Some(account.split_once(':')?.1.to_owned())))
 }
 
 /// Approves a request. Without permission, the request waits for an administrator.

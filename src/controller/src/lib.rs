@@ -60,6 +60,7 @@ use rooflet_base::metrics;
 use rooflet_base::metrics::Registry;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Changes, Elector, Leadership, Recorder};
+use rooflet_trust::ClusterIssuer;
 
 use fleet_metrics::FleetMetrics;
 use runtime::{ControllerMetrics, KeyedReconciler, Reconciler};
@@ -109,6 +110,8 @@ pub struct ControllerConfig {
     pub history: SpeedHistory,
     /// Measured bandwidth of the nodes, recorded while this process leads.
     pub bandwidths: BandwidthHistory,
+    /// True on a Kubernetes cluster: the leading controller issues the certificates of the fleet.
+    pub issues_certificates: bool,
 }
 
 /// Registers all metrics of the controller without starting it. The reference of metrics lists
@@ -143,7 +146,8 @@ pub fn run(
         clock.clone(),
     );
     let (hub, history, bandwidths) = (config.hub, config.history, config.bandwidths);
-    let reserve_node_failures = config.reserve_node_failures;
+    let (reserve_node_failures, issues_certificates) =
+        (config.reserve_node_failures, config.issues_certificates);
     tasks.spawn("controller", move |stop| {
         Box::pin(async move {
             elector
@@ -159,6 +163,7 @@ pub fn run(
                         history: history.clone(),
                         bandwidths: bandwidths.clone(),
                         reserve_node_failures,
+                        issues_certificates,
                     };
                     term.run(stop)
                 })
@@ -181,11 +186,16 @@ struct Term {
     history: SpeedHistory,
     bandwidths: BandwidthHistory,
     reserve_node_failures: usize,
+    issues_certificates: bool,
 }
 
 impl Term {
     async fn run(self, stop: CancellationToken) {
         let tasks = Tasks::new();
+        if self.issues_certificates {
+            let (client, clock) = (self.client.clone(), self.clock.clone());
+            ClusterIssuer { client, clock }.start(&tasks);
+        }
         let world = World::watch(
             &tasks,
             self.client.clone(),

@@ -1,10 +1,12 @@
-//! Certificate authorities of the server. Each has one key, one certificate and one file.
+//! Certificate authorities of the server. Each has one key, one certificate and one file. The caller may store
+//! an authority elsewhere instead ([`Authority::from_pem`]).
 //!
 //! A rotation replaces key and certificate. The replaced authority stays trusted until it is retired. It
 //! has signed the new certificate, so that clients that trust only the replaced authority accept
 //! certificates of the new one.
 
 mod client;
+mod in_memory;
 mod previous;
 
 use std::fs;
@@ -25,6 +27,7 @@ use tracing::warn;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use x509_parser::time::ASN1Time;
 
+pub use self::in_memory::ParseAuthorityError;
 use self::previous::Previous;
 use super::authority_hash::AuthorityHash;
 use super::private_file::{self, WriteFileError};
@@ -112,7 +115,8 @@ impl AuthorityKind {
 /// Certificate authority with its key. Clones share it: after a rotation, all of them use the new key.
 #[derive(Clone)]
 pub struct Authority {
-    directory: Arc<Path>,
+    /// Directory of the files. `None` if the caller stores the authority.
+    directory: Option<Arc<Path>>,
     kind: AuthorityKind,
     issuing: Arc<Mutex<Arc<Issuing>>>,
     changed: Arc<watch::Sender<()>>,
@@ -130,7 +134,7 @@ impl Authority {
     pub fn open(directory: &Path, kind: AuthorityKind, clock: &Clock) -> Result<Self, OpenAuthorityError> {
         let issuing = Issuing::open(directory, kind, clock.now())?;
         Ok(Self {
-            directory: directory.into(),
+            directory: Some(directory.into()),
             kind,
             issuing: Arc::new(Mutex::new(Arc::new(issuing))),
             changed: Arc::default(),
@@ -140,7 +144,10 @@ impl Authority {
     /// Reads the files again, which another process may have rotated. Writes no files: the current authority
     /// stays in use while there is no file, or if its authority is not valid now.
     pub fn reload(&self, clock: &Clock) -> Result<(), OpenAuthorityError> {
-        let Some(stored) = Stored::read(&self.directory, self.kind)? else {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let Some(stored) = Stored::read(directory, self.kind)? else {
             return Ok(());
         };
         if !stored.valid.contains(&clock.now()) {
@@ -163,12 +170,14 @@ impl Authority {
         let mut issuing = lock(&self.issuing);
         let generated = Issuing::generate(self.kind, now, Some(&issuing));
         let (pem, next) = generated.map_err(RotateAuthorityError::Generate)?;
-        // If only the first file is written, it does not belong to the authority and is ignored.
-        let previous = next.previous.as_ref().map(Previous::to_pem).unwrap_or_default();
-        private_file::write(&self.directory.join(self.kind.previous_file()), &previous)
-            .map_err(RotateAuthorityError::Write)?;
-        private_file::write(&self.directory.join(self.kind.file()), &pem)
-            .map_err(RotateAuthorityError::Write)?;
+        if let Some(directory) = &self.directory {
+            // If only the first file is written, it does not belong to the authority and is ignored.
+            let previous = next.previous.as_ref().map(Previous::to_pem).unwrap_or_default();
+            private_file::write(&directory.join(self.kind.previous_file()), &previous)
+                .map_err(RotateAuthorityError::Write)?;
+            private_file::write(&directory.join(self.kind.file()), &pem)
+                .map_err(RotateAuthorityError::Write)?;
+        }
         *issuing = Arc::new(next);
         self.changed.send_replace(());
         Ok(())
@@ -176,9 +185,11 @@ impl Authority {
 
     /// Ends the trust in the replaced authority.
     pub fn retire_previous(&self) -> Result<(), RotateAuthorityError> {
-        let path = self.directory.join(self.kind.previous_file());
-        let removed = if_there(fs::remove_file(&path));
-        removed.map_err(|source| RotateAuthorityError::Remove { path, source })?;
+        if let Some(directory) = &self.directory {
+            let path = directory.join(self.kind.previous_file());
+            let removed = if_there(fs::remove_file(&path));
+            removed.map_err(|source| RotateAuthorityError::Remove { path, source })?;
+        }
         let mut issuing = lock(&self.issuing);
         *issuing = Arc::new(Issuing {
             certificate: issuing.certificate.clone(),

@@ -35,7 +35,9 @@ mod web_keys;
 
 pub use account_key::{AccountKey, OpenAccountKeyError, SignTokenError};
 pub use api_key::{API_KEY_PREFIX, ApiKeySecret};
-pub use authority::{Authority, AuthorityKind, OpenAuthorityError, RotateAuthorityError};
+pub use authority::{
+    Authority, AuthorityKind, OpenAuthorityError, ParseAuthorityError, RotateAuthorityError,
+};
 pub use authority_hash::AuthorityHash;
 pub use bootstrap_token::{
     BootstrapToken, TOKEN_HASH_KEY, TOKEN_NAMESPACE, TOKEN_NODE_KEY, TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE,

@@ -59,6 +59,7 @@ impl FleetAuthorities {
             clients: self.clients.certificate_pem(),
             nodes: self.nodes.certificate_pem(),
             revoked,
+            has_own_signers: false,
         }
     }
 

@@ -18,6 +18,9 @@ const SERVERS: &str = "server-ca.crt";
 const CLIENTS: &str = "client-ca.crt";
 const NODES: &str = "node-ca.crt";
 const REVOKED: &str = "revoked-nodes.json";
+const SIGNERS: &str = "signers";
+/// Value of [`SIGNERS`] for signers of the controller.
+const OWN_SIGNERS: &str = "rooflet.dev";
 
 /// Certificates and nodes that machines of the fleet trust.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,9 @@ pub(crate) struct FleetTrust {
     pub(crate) nodes: String,
     /// Time of revocation by node.
     pub(crate) revoked: BTreeMap<String, Timestamp>,
+    /// True on a Kubernetes cluster: the controller signs requests for certificates, instead of the API server.
+    #[serde(default)]
+    pub(crate) has_own_signers: bool,
 }
 
 impl FleetTrust {
@@ -42,6 +48,7 @@ impl FleetTrust {
             clients: data.get(CLIENTS)?.clone(),
             nodes: data.get(NODES)?.clone(),
             revoked: serde_json::from_str(data.get(REVOKED)?).ok()?,
+            has_own_signers: data.get(SIGNERS).is_some_and(|signers| signers == OWN_SIGNERS),
         })
     }
 
@@ -54,7 +61,11 @@ impl FleetTrust {
     pub(crate) async fn publish(&self, client: &Client) -> Result<(), ApiError> {
         let revoked =
             serde_json::to_string(&self.revoked).map_err(|err| ApiError::Invalid(err.to_string()))?;
-        let data = json!({SERVERS: self.servers, CLIENTS: self.clients, NODES: self.nodes, REVOKED: revoked});
+        let mut data = json!({CLIENTS: self.clients, NODES: self.nodes, REVOKED: revoked});
+        match self.has_own_signers {
+            true => data[SIGNERS] = json!(OWN_SIGNERS),
+            false => data[SERVERS] = json!(self.servers),
+        }
         apply(client, FLEET_TRUST, &data).await
     }
 
@@ -94,6 +105,9 @@ mod tests {
         let parsed = parse(complete).expect("complete");
         assert_eq!((parsed.clients.as_str(), parsed.nodes.as_str()), ("c", "n"));
         assert_eq!(parsed.servers, "s");
+        assert!(!parsed.has_own_signers);
+        let of_cluster = parse(json!({CLIENTS: "c", NODES: "n", REVOKED: "{}", SIGNERS: "rooflet.dev"}));
+        assert!(of_cluster.expect("complete").has_own_signers);
         let of_older_version = parse(json!({CLIENTS: "c", NODES: "n", REVOKED: "{}"}));
         assert_eq!(of_older_version.expect("complete").servers, "");
         assert_eq!(parsed.revoked["mini-1"].to_string(), "2026-01-01T00:00:00Z");

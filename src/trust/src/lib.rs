@@ -2,12 +2,16 @@
 //! present, and which nodes are revoked.
 //!
 //! The server publishes authorities and revocations in a ConfigMap. Agents and gateways watch it,
-//! request certificates, and renew them.
+//! request certificates, and renew them. On a Kubernetes cluster, the leading controller publishes them, and
+//! approves and signs the requests ([`ClusterIssuer`]).
 //!
 //! Invariant: a certificate that was issued to a node before its FleetNode was deleted is revoked,
 //! also if the server did not run at the time of the deletion.
 
 mod authority_rotation;
+mod cluster_authorities;
+mod cluster_issuer;
+mod cluster_request;
 mod fleet_trust;
 mod machine_certificate;
 mod membership;
@@ -18,9 +22,11 @@ pub use authority_rotation::{
     AuthorityRotation, FleetAuthorities, RequestRotationError, RotationPhase, RotationStatus,
     request_retirement, request_rotation, rotation_status,
 };
+pub use cluster_authorities::ClusterAuthorities;
+pub use cluster_issuer::ClusterIssuer;
 pub use machine_certificate::{
     MachineCertificate, OperatorTlsError, Purpose, operator_tls, stored_certificate,
 };
 pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership, node_of_token};
-pub use node_ledger::TrustPublisher;
+pub use node_ledger::{PublishedAuthorities, TrustPublisher};
 pub use published_trust::{ClientAuthorities, PublishedTrust};

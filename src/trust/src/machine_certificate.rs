@@ -19,7 +19,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::file::replace;
 use rooflet_base::task::Tasks;
-use rooflet_client::{CertificateKind, SigningError, sign};
+use rooflet_client::{ApiError, CertificateKind, SigningError, own_service_account, sign};
 use rooflet_pki::{
     Identity, KeyRequest, MachineTls, MachineTlsError, NodeCertificate, Revocations, Role, is_ip_or_dns_name,
     read_private,
@@ -104,6 +104,8 @@ impl Held {
 enum RequestError {
     #[error("generating a key")]
     Key(#[source] rcgen::Error),
+    #[error("asking the API server for the ServiceAccount of this process")]
+    Account(#[from] ApiError),
     #[error(transparent)]
     Sign(#[from] SigningError),
     #[error("using the signed certificate")]
@@ -219,22 +221,35 @@ impl MachineCertificate {
     }
 
     async fn request(&mut self) -> Result<(), RequestError> {
-        let (kind, request) = match &self.purpose {
-            Purpose::Agent { node, names } => {
-                (CertificateKind::NodeServing, KeyRequest::serving(node, names))
+        let lifetime = GATEWAY_LIFETIME;
+        let (role, name) = match &self.purpose {
+            Purpose::Agent { node, .. } => (Role::Node, node),
+            Purpose::Gateway { name } => (Role::Gateway, name),
+            Purpose::Operator { name } => (Role::Operator, name),
+        };
+        let has_own_signers = self.held.trust.has_own_signers;
+        // The name of a process with a ServiceAccount is that of the account.
+        let account = match has_own_signers && role != Role::Node {
+            true => own_service_account(&self.client).await?,
+            false => None,
+        };
+        let kind = match (role, has_own_signers) {
+            (Role::Node, true) => CertificateKind::FleetServing,
+            (Role::Node, false) => CertificateKind::NodeServing,
+            (Role::Gateway | Role::Controller | Role::Operator, true) if account.is_some() => {
+                CertificateKind::FleetAccount { lifetime }
             }
-            Purpose::Gateway { name } => (
-                CertificateKind::Gateway {
-                    lifetime: GATEWAY_LIFETIME,
-                },
-                KeyRequest::client(&Identity::new(Role::Gateway, name)),
-            ),
-            Purpose::Operator { name } => (
-                CertificateKind::Client {
-                    lifetime: GATEWAY_LIFETIME,
-                },
-                KeyRequest::client(&Identity::new(Role::Operator, name)),
-            ),
+            (Role::Gateway | Role::Controller | Role::Operator, true) => {
+                CertificateKind::FleetPerson { lifetime }
+            }
+            (Role::Gateway, false) => CertificateKind::Gateway { lifetime },
+            (Role::Operator | Role::Controller, false) => CertificateKind::Client { lifetime },
+        };
+        let request = match role {
+            Role::Node => KeyRequest::serving(name, self.purpose.names()),
+            Role::Gateway | Role::Controller | Role::Operator => {
+                KeyRequest::client(&Identity::new(role, account.as_ref().unwrap_or(name)))
+            }
         };
         let request = request.map_err(RequestError::Key)?;
         let certificate = sign(&self.client, kind, &request.request_pem, PATIENCE).await?;
@@ -322,8 +337,10 @@ pub async fn operator_tls(client: &Client, name: &str) -> Result<Arc<MachineTls>
     let tls = MachineTls::new(Revocations::default());
     trust.apply_to(&tls)?;
     let request = KeyRequest::client(&Identity::new(Role::Operator, name)).map_err(OperatorTlsError::Key)?;
-    let kind = CertificateKind::Client {
-        lifetime: OPERATOR_LIFETIME,
+    let lifetime = OPERATOR_LIFETIME;
+    let kind = match trust.has_own_signers {
+        true => CertificateKind::FleetPerson { lifetime },
+        false => CertificateKind::Client { lifetime },
     };
     let certificate = sign(client, kind, &request.request_pem, PATIENCE).await?;
     tls.set_certificate(&certificate, &request.key_pem)?;

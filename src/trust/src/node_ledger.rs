@@ -1,7 +1,7 @@
 //! Revocation of deleted nodes. The server records the FleetNodes that exist. When one is deleted,
 //! the certificates that were issued to the node before are revoked, and the node must join again.
 //!
-//! The record is stored in a ConfigMap, so that a deletion is also found after a restart.
+//! On a Kubernetes cluster, the leading controller does the same. The record is stored in a ConfigMap, so that a deletion is also found after a restart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tracing::info;
 
 use crate::authority_rotation::FleetAuthorities;
+use crate::cluster_authorities::ClusterAuthorities;
 use crate::fleet_trust::{FleetTrust, apply, config_maps};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::{Clock, since};
@@ -53,12 +54,29 @@ impl Ledger {
     }
 }
 
+/// Authorities that are published.
+pub enum PublishedAuthorities {
+    /// Authorities of the embedded API server.
+    Server(FleetAuthorities),
+    /// Authorities of a fleet on a Kubernetes cluster.
+    Cluster(ClusterAuthorities),
+}
+
+impl PublishedAuthorities {
+    fn trust(&self, revoked: BTreeMap<String, Timestamp>) -> FleetTrust {
+        match self {
+            Self::Server(authorities) => authorities.trust(revoked),
+            Self::Cluster(authorities) => authorities.trust(revoked),
+        }
+    }
+}
+
 /// Publisher of the fleet's trust.
 pub struct TrustPublisher {
     pub client: Client,
     pub clock: Clock,
-    pub authorities: FleetAuthorities,
-    /// Revocations that the API server of this process applies.
+    pub authorities: PublishedAuthorities,
+    /// Revocations that this process applies to its connections and to new certificates.
     pub revocations: Revocations,
 }
 
@@ -79,7 +97,7 @@ impl TrustPublisher {
         });
     }
 
-    async fn run(self, fleet: Cache<FleetNode>, mut changed_rx: watch::Receiver<u64>) {
+    pub(crate) async fn run(self, fleet: Cache<FleetNode>, mut changed_rx: watch::Receiver<u64>) {
         let mut attempts = Attempts::new("publishing the authorities of the fleet");
         let mut stored = loop {
             match self.load().await {

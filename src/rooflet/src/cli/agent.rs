@@ -188,8 +188,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             "--tls-cert: gateways accept only certificates of the fleet; omit the flag, or omit the API server".to_owned(),
         ));
     }
-    // The node of a fleet whose API server issues certificates.
-    let is_joined = certificate.is_some() && !args.anonymous.is_given();
+    // The node of a fleet whose API server or controller issues certificates.
+    let is_joined = (certificate.is_some() || has_token) && !args.anonymous.is_given();
     let requires_fleet = files.is_none() && is_joined && !args.listen.ip().is_loopback();
     if !requires_fleet {
         args.anonymous
@@ -346,9 +346,9 @@ fn keep_credentials(
     tasks: &Tasks,
 ) -> (Client, Option<PublishedTrust>) {
     let (client, renewable) = Renewable::new(client);
-    let trust = certificate
-        .is_some()
-        .then(|| PublishedTrust::watch(client.clone(), serves_fleet, tasks));
+    // A node with a token needs the trust only for its own server.
+    let follows_trust = certificate.is_some() || serves_fleet;
+    let trust = follows_trust.then(|| PublishedTrust::watch(client.clone(), serves_fleet, tasks));
     let credentials = NodeCredentials {
         kubeconfig,
         certificate,

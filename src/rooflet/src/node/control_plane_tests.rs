@@ -116,6 +116,7 @@ impl Fixture {
             hub: HubAccess::unreachable(),
             history: SpeedHistory::default(),
             bandwidths: rooflet_controller::BandwidthHistory::default(),
+            issues_certificates: false,
         };
         controller::run(
             config,

@@ -47,7 +47,8 @@ use rooflet_pki::{
 };
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use rooflet_trust::{
-    AuthorityRotation, FleetAuthorities, MachineCertificate, PublishedTrust, Purpose, TrustPublisher,
+    AuthorityRotation, FleetAuthorities, MachineCertificate, PublishedAuthorities, PublishedTrust, Purpose,
+    TrustPublisher,
 };
 use rooflet_web::{GatewayAddress, HistorySource, WebConfig};
 
@@ -245,7 +246,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         let publisher = TrustPublisher {
             client: client.clone(),
             clock: clock.clone(),
-            authorities: authorities.clone(),
+            authorities: PublishedAuthorities::Server(authorities.clone()),
             revocations,
         };
         publisher.start(tasks);
@@ -273,6 +274,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
             hub: config.hub.clone(),
             history: speeds.clone(),
             bandwidths: bandwidths.clone(),
+            issues_certificates: api_server == KubeconfigSource::ServiceAccount,
         };
         // The controller has an identity of its own: the audit log distinguishes it from the administrator.
         let client = match has(Role::Apiserver) {
@@ -293,18 +295,14 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
         }
         Some(_) | None => Ok::<_, StartServerError>(None),
     };
-    // In a pod, agents have no certificates of the fleet.
-    let agent_tls = |purpose: fn(String) -> Purpose| match api_server {
-        KubeconfigSource::ServiceAccount => Ok(None),
-        KubeconfigSource::File(_) | KubeconfigSource::Environment => {
-            let tls = MachineTls::new(Revocations::default());
-            let client_config = Arc::new(tls.client_config()?);
-            config.certificates.observe_machine(&tls);
-            let name = Host::Native.identity().hostname.to_lowercase();
-            let trust = PublishedTrust::watch(client.clone(), false, tasks);
-            MachineCertificate::keep(client.clone(), trust, tls, purpose(name), None, tasks);
-            Ok::<_, StartServerError>(Some(client_config))
-        }
+    let agent_tls = |purpose: fn(String) -> Purpose| {
+        let tls = MachineTls::new(Revocations::default());
+        let client_config = Arc::new(tls.client_config()?);
+        config.certificates.observe_machine(&tls);
+        let name = Host::Native.identity().hostname.to_lowercase();
+        let trust = PublishedTrust::watch(client.clone(), false, tasks);
+        MachineCertificate::keep(client.clone(), trust, tls, purpose(name), None, tasks);
+        Ok::<_, StartServerError>(Some(client_config))
     };
     if let (Some(listener), Some(address)) = (web_listener, web_address) {
         let files = &config.gateway_access.serving_tls;

@@ -45,8 +45,7 @@ pub(super) async fn join(text: &str, node_name: Option<&str>, state_dir: &Utf8Pa
     let server = passed.server.to_string().trim_end_matches('/').to_owned();
     let path = state_dir.join(KUBECONFIG_FILE);
     let start = format!(
-        "its credentials are in {path}\n\nrun its agent with:\n  {} --listen 0.0.0.0:{} --advertise-address HOST \
-         --allow-anonymous\n",
+        "its credentials are in {path}\n\nrun its agent with:\n  {} --listen 0.0.0.0:{} --advertise-address HOST\n",
         super::agent_command(state_dir),
         super::AGENT_PORT
     );
