@@ -9,9 +9,10 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
 use super::cluster::KubernetesCluster;
-use super::control_plane::{Pod, create_token, install, join, start_agent};
+use super::control_plane::{NAMESPACE, Pod, create_token, install, join, run_agent, start_agent};
+use super::node_tokens::wait_until_refused;
 use super::story::ask;
-use crate::harness::{Kubectl, eventually, repository, rooflet};
+use crate::harness::{Kubectl, Process, eventually, repository, rooflet};
 use crate::nodes::mutual_tls::Client;
 
 const NODE: &str = "mini-1";
@@ -170,12 +171,12 @@ fn certificate(cluster: &KubernetesCluster) -> Result<String, String> {
 }
 
 #[test]
-fn certificate_of_a_deleted_node_is_revoked_until_it_joins_again() {
+fn certificates_are_replaced_after_a_return_of_the_node_and_with_new_authorities() {
     let Some(cluster) = KubernetesCluster::start() else {
         return;
     };
     install(&cluster, &[NODE]);
-    let controller = Pod::start(&cluster, "controller", "controller");
+    let mut controller = Pod::start(&cluster, "controller", "controller");
     let gateway = Pod::start(&cluster, "gateway", "gateway");
     let mut agent = start_agent(&cluster, NODE);
     cluster
@@ -200,14 +201,44 @@ fn certificate_of_a_deleted_node_is_revoked_until_it_joins_again() {
         }
     });
     agent.terminate();
+    // Until then, `rooflet join` keeps the credentials, because kube-apiserver accepts them.
+    wait_until_refused(&kubectl_with(
+        &cluster,
+        &cluster.scratch.join(NODE).join("kubeconfig"),
+    ));
     let created = create_token(&cluster, &["--node", NODE]);
     let joined = join(&cluster, NODE, &created.stdout);
     assert!(joined.status.success(), "{joined:?}");
-    let agent = super::control_plane::run_agent(&cluster, NODE);
-    eventually("another certificate", || match certificate(&cluster)? {
-        same if same == first => Err(agent.log()),
-        _ => Ok(()),
-    });
+    let agent = run_agent(&cluster, NODE);
+    let second = replaced_certificate(&cluster, &first, &agent);
     cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
     ask(&gateway);
+
+    // The next leader creates authorities if the Secret is empty.
+    let empty = r#"[{"op": "remove", "path": "/data"}]"#;
+    let args = [
+        "patch",
+        "secret",
+        "rooflet-fleet-authorities",
+        "--type=json",
+        "-p",
+        empty,
+    ];
+    let namespace = format!("--namespace={NAMESPACE}");
+    cluster
+        .kubectl
+        .run_with(&[&[namespace.as_str()][..], &args].concat(), "")
+        .ok();
+    assert!(controller.process.terminate().success());
+    let _next = Pod::start(&cluster, "controller", "next-controller");
+    replaced_certificate(&cluster, &second, &agent);
+    ask(&gateway);
+}
+
+/// Waits until the agent has another certificate than `previous`. Returns it.
+fn replaced_certificate(cluster: &KubernetesCluster, previous: &str, agent: &Process) -> String {
+    eventually("another certificate", || match certificate(cluster)? {
+        same if same == previous => Err(agent.log()),
+        other => Ok(other),
+    })
 }

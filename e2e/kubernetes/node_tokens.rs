@@ -244,7 +244,7 @@ fn aged_token(cluster: &KubernetesCluster, token: &str) -> String {
 }
 
 /// kube-apiserver accepts a token that it checked in the last 10 s.
-fn wait_until_refused(agent: &Kubectl) {
+pub(super) fn wait_until_refused(agent: &Kubectl) {
     eventually("a refused token", || match agent.run("get fleetnode mini-1") {
         refused
             if refused.stderr.contains("Unauthorized") || refused.stderr.contains("must be logged in") =>
