@@ -73,7 +73,14 @@ struct Server {
 impl Server {
     fn answer(&self, request: &Request<'_>) -> HttpResponse {
         let Some(until) = request.until else {
-            return self.send(request).expect("a response");
+            // kube-apiserver starts its cache of a new definition.
+            let is_starting = |answer: &HttpResponse| answer.text.contains("storage is (re)initializing");
+            return eventually(&format!("an answer for {}", request.path), || {
+                match self.send(request).expect("a response") {
+                    answer if is_starting(&answer) => Err(answer.text),
+                    answer => Ok(answer),
+                }
+            });
         };
         eventually(&format!("{until} for {}", request.path), || {
             match self.send(request)? {
