@@ -384,8 +384,18 @@ fn preview_of_a_drain_matches_the_drain() {
         .map(|number| format!("mini-{number}"))
         .filter(|name| *name != node)
         .collect();
+    let planned = cluster.rooflet(&format!("cordon {} --dry-run", others[0]));
+    assert_eq!(
+        lines(&planned.stdout),
+        format!("fleetnode.rooflet.dev/{} cordoned (dry run)\n", others[0])
+    );
     let cordon = cluster.rooflet(&format!("cordon {}", others.join(" ")));
     assert!(cordon.status.success(), "{}", lines(&cordon.stderr));
+    assert!(
+        !lines(&cordon.stdout).contains("already"),
+        "{}",
+        lines(&cordon.stdout)
+    );
     let stuck = cluster.rooflet(&format!("drain {node} --dry-run"));
     assert_eq!(stuck.status.code(), Some(1));
     assert!(

@@ -15,3 +15,4 @@ pub use first_token::{FirstToken, ReadyReplica};
 pub use plan::Signals;
 pub(super) use reconciler::Autoscaler;
 pub use writes::Autoscaling;
+pub(super) use writes::bounds_of;

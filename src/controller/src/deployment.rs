@@ -39,6 +39,7 @@ pub(super) use reconciler::DeploymentReconciler;
 pub(super) use replica::{
     is_leaving, is_unschedulable, leaving_since, refusal, refusal_expiry, refused_recently,
 };
+pub(super) use served_names::served_name;
 pub use writes::intents as deployment_intents;
 pub(super) use writes::intents_for;
 

@@ -45,7 +45,8 @@ pub use fleet::FollowedFleet;
 pub use history::SpeedHistory;
 pub use node_lifecycle::{Heartbeats, NODE_MONITOR_PERIOD, node_intents};
 pub use preview::{
-    ChangedObject, Course, Preview, PreviewError, PreviewOptions, ProposedChange, ReplicaPreview, preview,
+    Change, ChangedObject, Course, Preview, PreviewError, PreviewOptions, ProposedChange, ReplicaPreview,
+    preview,
 };
 
 use std::time::Duration;

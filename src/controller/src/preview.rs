@@ -1,13 +1,18 @@
-//! Preview of a change by a user: the replicas that move, start, stop or wait because of the change.
+//! Preview of a change by a user: the replicas that move, start, stop or wait because of the change or the
+//! deletion of an object.
 //!
 //! The preview applies the change to a copy of the objects. Then it repeats the passes of the reconcilers
 //! and applies their writes to the copy, until no write is left. Agents are modelled: they admit and start
-//! every replica. Time does not pass, so the preview ends where a rollout waits, for example for a pause or
-//! an analysis of a canary.
+//! every replica. Time passes only for the tolerations of taints that the change adds. So the preview ends where
+//! a rollout waits, for example for a pause or an analysis of a canary.
 
 mod changed;
 mod course;
 mod model;
+mod notes;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -15,6 +20,7 @@ use serde_json::Value;
 
 use crate::intent::Snapshot;
 use model::Model;
+use rooflet_api::v1alpha1::ApiKey;
 use rooflet_client::ObjectKey;
 
 pub use course::{Course, ReplicaPreview};
@@ -24,11 +30,47 @@ const MAX_NEW_REPLICAS: usize = 2_000;
 
 /// Change of one object.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "ChangeRequest")]
 pub struct ProposedChange {
     pub object: ChangedObject,
+    pub change: Change,
+}
+
+/// Kind of a change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
     /// JSON merge patch. Its `status` is ignored.
-    pub patch: Value,
+    Patch(Value),
+    /// Deletion of the object, after which the garbage collector deletes its dependents.
+    Delete,
+}
+
+/// Form of a change in JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeRequest {
+    object: ChangedObject,
+    patch: Option<Value>,
+    #[serde(default)]
+    delete: bool,
+}
+
+impl TryFrom<ChangeRequest> for ProposedChange {
+    type Error = &'static str;
+
+    fn try_from(request: ChangeRequest) -> Result<Self, Self::Error> {
+        let change = match (request.patch, request.delete) {
+            (Some(patch), false) => Change::Patch(patch),
+            (None, true) => Change::Delete,
+            (None, false) | (Some(_), true) => {
+                return Err("the change must have either patch, a JSON merge patch, or \"delete\": true");
+            }
+        };
+        Ok(Self {
+            object: request.object,
+            change,
+        })
+    }
 }
 
 /// Object to change.
@@ -100,6 +142,8 @@ pub struct Preview {
     /// Rollouts that wait at the end of the preview, and a rejection of the changed deployment: deployment and
     /// reason.
     pub waiting: Vec<String>,
+    /// Consequences besides replicas, such as freed memory, or names of a deleted model in other objects.
+    pub notes: Vec<String>,
     /// False if the preview ended before all consequences were computed.
     pub complete: bool,
     /// Reason why the preview is not complete.
@@ -114,6 +158,8 @@ pub struct PreviewOptions<'p> {
     pub now: Timestamp,
     /// Deletes the replicas on the changed node, as `rooflet drain --force` does.
     pub force: bool,
+    /// API keys of all namespaces, or `None` if they could not be listed.
+    pub keys: Option<Vec<Arc<ApiKey>>>,
     /// Returns true if the preview must end. Called before each pass.
     pub must_stop: &'p dyn Fn() -> bool,
 }
@@ -130,18 +176,38 @@ pub fn preview(
     if let (ChangedObject::Node(name), true) = (&change.object, options.force) {
         model.delete_replicas_on(name);
     }
-    let incomplete_reason = model.settle(options.must_stop).err();
+    let mut incomplete_reason = model.settle(options.must_stop).err();
+    if let ChangedObject::Deployment(namespace, name) = &change.object
+        && incomplete_reason.is_none()
+        && model.autoscale(namespace, name)
+    {
+        incomplete_reason = model.settle(options.must_stop).err();
+    }
+    let mut delays = BTreeMap::new();
+    for period in model.toleration_periods() {
+        if incomplete_reason.is_some() {
+            break;
+        }
+        let before = model.live_replicas();
+        model.advance(period);
+        incomplete_reason = model.settle(options.must_stop).err();
+        let after = model.live_replicas();
+        let left = before.difference(&after);
+        delays.extend(left.map(|replica| (replica.clone(), period)));
+    }
     let mut waiting = course::waiting(&model.snapshot, &model.planned);
     let obstacles = match &change.object {
         ChangedObject::Node(name) => model.drain_obstacles(name),
         ChangedObject::Deployment(namespace, name) => {
             let key = ObjectKey::new(Some(namespace), name);
+            // A deleted deployment has no condition.
             waiting.extend(course::rejection(&model.snapshot, &key));
             Vec::new()
         }
     };
     Ok(Preview {
-        replicas: course::courses(&before, &model.snapshot, &obstacles),
+        replicas: course::courses(&before, &model.snapshot, &obstacles, &delays),
+        notes: notes::notes(&before, &model, change, options),
         waiting,
         complete: incomplete_reason.is_none(),
         incomplete_reason,

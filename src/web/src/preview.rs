@@ -15,7 +15,7 @@ use super::error::WebError;
 use super::signed_in::SignedIn;
 use super::state::Web;
 
-/// Plurals of the kinds that a preview needs, in the order of [`FleetObjects`].
+/// Plurals of the kinds that a preview requires, in the order of [`FleetObjects`].
 const KINDS: [&str; 4] = [
     "fleetnodes",
     "modeldeployments",
@@ -30,6 +30,8 @@ pub struct FleetObjects {
     pub deployments: Value,
     pub revisions: Value,
     pub replicas: Value,
+    /// `None` if the API keys could not be listed, for example because the user may not list them.
+    pub keys: Option<Value>,
 }
 
 /// Maximum number of previews that the server computes at the same time.
@@ -74,12 +76,14 @@ pub(crate) async fn preview(
             Err(response) => return Ok(response),
         }
     }
+    let keys = get(&signed_in, "/apis/rooflet.dev/v1alpha1/apikeys").await?;
     let [nodes, deployments, revisions, replicas] = <[Value; 4]>::try_from(lists).unwrap_or_default();
     let objects = FleetObjects {
         nodes,
         deployments,
         revisions,
         replicas,
+        keys: keys.ok().map(|mut list| list["items"].take()),
     };
     let planner = web.planner.clone();
     let stop = web.stop.child_token();

@@ -5,12 +5,13 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{any, get, post};
+use axum::{Json, Router};
 use rustls::{ClientConfig, ServerConfig};
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tracing::info;
@@ -51,6 +52,8 @@ pub struct WebConfig {
     pub history: Option<HistorySource>,
     /// Previews of changes.
     pub planner: Planner,
+    /// Macs that are sold, for the form of a plan.
+    pub catalogue: Value,
     /// Prometheus that scrapes the fleet, for histories of more than 24 hours.
     pub prometheus: Option<PrometheusConfig>,
     /// Gateway of the playground. `None` if there is none.
@@ -82,6 +85,7 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         has_api_server: config.has_api_server,
         history: config.history,
         planner: config.planner,
+        catalogue: config.catalogue,
         previews: Arc::new(Semaphore::new(preview::MAX_PREVIEWS)),
         prometheus,
         failures: Mutex::new(Failures::default()),
@@ -119,6 +123,7 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
         .route("/proxy/api/{*path}", any(api_proxy::forward_request))
         .route("/proxy/watch", get(combined_watch::watch))
         .route("/proxy/preview", post(preview::preview))
+        .route("/proxy/catalogue", get(catalogue))
         .route("/proxy/openai/{*path}", any(upstreams::openai))
         .route("/proxy/metrics/gateway", get(upstreams::gateway_metrics))
         .route("/proxy/metrics/agents/{node}", get(upstreams::agent_metrics))
@@ -158,6 +163,11 @@ fn router(web: Arc<Web>, guard: Arc<Guard>) -> Router {
         .fallback(file)
         .with_state(assets)
         .layer(from_fn_with_state(guard, guard::middleware))
+}
+
+/// Handler of `GET /proxy/catalogue`.
+async fn catalogue(State(web): State<Arc<Web>>) -> Json<Value> {
+    Json(web.catalogue.clone())
 }
 
 async fn file(State(assets): State<Arc<Assets>>, request: Request) -> Response {

@@ -7,6 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
 use http::header::COOKIE;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +36,8 @@ pub(crate) struct Web {
     pub(crate) scrapers: Mutex<Sessions<Arc<SignedIn>>>,
     /// True if the process of this server has an API server.
     pub(crate) has_api_server: bool,
+    /// Macs that are sold.
+    pub(crate) catalogue: Value,
     /// History of the deployments. `None` without a controller in this process.
     pub(crate) history: Option<HistorySource>,
     pub(crate) planner: Planner,

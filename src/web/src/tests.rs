@@ -112,6 +112,7 @@ impl Page {
                 }
                 change => Ok(json!({ "nodes": objects.nodes, "change": change.len() })),
             }),
+            catalogue: json!({ "macs": [{ "chip": "Apple M4" }] }),
             prometheus,
             gateway,
             agent_tls: None,

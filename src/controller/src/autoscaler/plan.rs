@@ -1,6 +1,7 @@
 //! Replica count from the current signals and the recent recommendations. Pure.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -84,9 +85,8 @@ pub(super) fn decide(
     history: &mut History,
     now: Timestamp,
 ) -> Decision {
-    let max = spec.max_replicas.max(1);
-    let (scheduled, problem) = min_replicas(&spec.schedules, now);
-    let floor = spec.min_replicas.max(scheduled).clamp(0, max);
+    let (bounds, problem) = bounds(spec, now);
+    let (floor, max) = (*bounds.start(), *bounds.end());
     history
         .baseline
         .update(&signals.ready, signals.running + signals.waiting);
@@ -124,6 +124,13 @@ pub(super) fn decide(
         is_measured: is_measured(spec, signals),
         problem,
     }
+}
+
+/// Returns the bounds of `spec.replicas`, and the error of the first invalid schedule.
+pub(super) fn bounds(spec: &AutoscalingSpec, now: Timestamp) -> (RangeInclusive<i32>, Option<String>) {
+    let max = spec.max_replicas.max(1);
+    let (scheduled, problem) = min_replicas(&spec.schedules, now);
+    (spec.min_replicas.max(scheduled).clamp(0, max)..=max, problem)
 }
 
 /// Returns whether the metric has a value. Request counts are always known. The time to the first

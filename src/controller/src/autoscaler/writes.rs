@@ -1,6 +1,7 @@
 //! Writes of one pass of the autoscaler.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::conditions::conditions;
-use super::plan::{Decision, History, Signals, decide};
+use super::plan::{Decision, History, Signals, bounds, decide};
 use crate::intent::{EmitOn, Intent, Intents, PlannedEvent, PlannedWrite, Regarding, Version};
 use rooflet_api::v1alpha1::{AutoscalingSpec, ModelDeployment, ModelDeploymentStatus};
 use rooflet_client::EventType;
@@ -92,4 +93,9 @@ fn status(
     let generation = deployment.metadata.generation;
     status.conditions = conditions(status.conditions, spec, decision, generation, now);
     status
+}
+/// Returns the bounds within which the autoscaler changes `spec.replicas`, or `None` without autoscaling.
+pub(crate) fn bounds_of(deployment: &ModelDeployment, now: Timestamp) -> Option<RangeInclusive<i32>> {
+    let spec = deployment.spec.autoscaling.as_ref()?;
+    Some(bounds(spec, now).0)
 }

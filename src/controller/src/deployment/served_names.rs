@@ -36,7 +36,7 @@ fn key(deployment: &ModelDeployment) -> (Option<&str>, &str) {
     (deployment.metadata.namespace.as_deref(), served_name(deployment))
 }
 
-pub(super) fn served_name(deployment: &ModelDeployment) -> &str {
+pub(crate) fn served_name(deployment: &ModelDeployment) -> &str {
     let explicit = deployment.spec.serving.name.as_deref();
     explicit
         .or(deployment.metadata.name.as_deref())

@@ -23,7 +23,7 @@ use rooflet_api::v1alpha1::{FleetNode, FleetNodeStatus, ModelReplica, ModelRepli
 use rooflet_scheduler::ReplicaKey;
 
 /// Time within which a missing FleetNode may be registered again.
-pub(super) const MISSING_GRACE: Duration = Duration::from_secs(10);
+pub(crate) const MISSING_GRACE: Duration = Duration::from_secs(10);
 
 /// Planned action.
 #[derive(Debug, PartialEq)]

@@ -20,7 +20,7 @@ pub fn intents(snapshot: &Snapshot, timings: Timings, now: Timestamp) -> Intents
 }
 
 /// Returns the writes of one pass.
-pub(super) fn intents_with_reserve(
+pub(crate) fn intents_with_reserve(
     snapshot: &Snapshot,
     timings: Timings,
     reserve_node_failures: usize,
@@ -31,15 +31,6 @@ pub(super) fn intents_with_reserve(
         writes: plan.steps.into_iter().map(write).collect(),
         requeue_after: plan.requeue_after,
     }
-}
-
-/// Returns the writes of a pass in which no heartbeat timeout or taint delay has elapsed.
-pub(crate) fn intents_without_timings(
-    snapshot: &Snapshot,
-    reserve_node_failures: usize,
-    now: Timestamp,
-) -> Intents {
-    intents_with_reserve(snapshot, Timings::default(), reserve_node_failures, now)
 }
 
 /// Returns the replicas that a drain leaves on the node, with the reasons.

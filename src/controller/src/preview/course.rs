@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use kube::ResourceExt;
 use serde::Serialize;
@@ -28,6 +29,9 @@ pub struct ReplicaPreview {
     pub revision: Option<i64>,
     #[serde(flatten)]
     pub course: Course,
+    /// Time from the change to the course, if the replica tolerates a taint until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_seconds: Option<u64>,
     /// The same as a sentence.
     pub message: String,
 }
@@ -74,6 +78,9 @@ impl fmt::Display for ReplicaPreview {
         let of = |revision: &Option<i64>| {
             revision.map_or_else(String::new, |number| format!(" (revision {number})"))
         };
+        if let Some(seconds) = self.after_seconds {
+            write!(f, "after {seconds} s, ")?;
+        }
         match &self.course {
             Course::Moves {
                 from,
@@ -111,11 +118,13 @@ impl fmt::Display for ReplicaPreview {
     }
 }
 
-/// Returns the courses of all replicas that change. `obstacles` has the replicas that a drain leaves.
+/// Returns the courses of all replicas that change. `obstacles` has the replicas that a drain leaves, and `delays`
+/// those that are evicted later.
 pub(super) fn courses(
     before: &Snapshot,
     after: &Snapshot,
     obstacles: &[(ReplicaKey, String)],
+    delays: &BTreeMap<ReplicaKey, Duration>,
 ) -> Vec<ReplicaPreview> {
     let revisions = Revisions::of(before, after);
     let is_live = |replica: &&ModelReplica| replica.metadata.deletion_timestamp.is_none();
@@ -177,7 +186,12 @@ pub(super) fn courses(
                 },
             },
         };
-        previews.push(revisions.preview(Some(old), old, course));
+        let mut preview = revisions.preview(Some(old), old, course);
+        if let Some(delay) = delays.get(&ReplicaKey::of(*old)) {
+            preview.after_seconds = Some(delay.as_secs());
+            preview.message = preview.to_string();
+        }
+        previews.push(preview);
     }
     for new in new {
         let course = match &new.spec.node_name {
@@ -246,6 +260,7 @@ impl Revisions {
             deployment: deployment_of(of).map(|key| key.to_string()),
             revision: self.number(of),
             course,
+            after_seconds: None,
             message: String::new(),
         };
         preview.message = preview.to_string();

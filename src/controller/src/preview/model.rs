@@ -2,29 +2,35 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::changed::patched;
-use super::{ChangedObject, MAX_NEW_REPLICAS, PreviewError, ProposedChange};
+use super::{Change, ChangedObject, MAX_NEW_REPLICAS, PreviewError, ProposedChange};
+use crate::autoscaler::bounds_of;
 use crate::binder::{binding_intents, bound_status};
 use crate::deployment::{intents_for, refusal};
 use crate::fleet::{FollowedFleet, name};
 use crate::intent::{Intent, PlannedWrite, Snapshot, Version};
-use crate::node_lifecycle::{drain_obstacles, node_intents_with_reserve};
+use crate::node_lifecycle::{MISSING_GRACE, Timings, drain_obstacles, node_intents_with_reserve};
+use crate::owner::controller;
 use rooflet_api::conditions::{Truth, condition_type, is_true, set_condition};
 use rooflet_api::meta::{CHANGE_CAUSE_ANNOTATION, DEPLOYMENT_LABEL, MIRROR_ANNOTATION};
 use rooflet_api::v1alpha1::{
-    AdmissionStatus, FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ReplicaPhase,
+    AdmissionStatus, FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus, ReplicaPhase, Taint,
+    TaintEffect,
 };
+use rooflet_base::clock::since;
 use rooflet_client::ObjectKey;
 use rooflet_roofline::published::speed_working;
-use rooflet_scheduler::{ReplicaKey, ReplicaRequest};
+use rooflet_scheduler::{ReplicaKey, ReplicaRequest, TolerationPeriod, toleration_period};
 
 /// Maximum number of passes of a preview. A pass moves at least one replica one step further.
 const MAX_PASSES: usize = 10_000;
@@ -37,7 +43,13 @@ pub(super) struct Model {
     pub(super) planned: BTreeSet<ObjectKey>,
     fleet: FollowedFleet,
     reserve_node_failures: usize,
-    now: Timestamp,
+    /// Time of the change.
+    start: Timestamp,
+    pub(super) now: Timestamp,
+    /// Node with the NoExecute taints that the change adds to it.
+    tainted: Option<(String, Vec<Taint>)>,
+    /// Deleted node.
+    missing: Option<String>,
     /// Deployments whose plan may differ.
     queue: BTreeSet<ObjectKey>,
     /// Number of created objects, for their names and UIDs.
@@ -55,7 +67,10 @@ impl Model {
             planned: BTreeSet::new(),
             fleet: FollowedFleet::new(reserve_node_failures),
             reserve_node_failures,
+            start: now,
             now,
+            tainted: None,
+            missing: None,
             queue: BTreeSet::new(),
             created: 0,
         }
@@ -63,21 +78,29 @@ impl Model {
 
     /// Applies the change of the user.
     pub(super) fn change(&mut self, change: &ProposedChange) -> Result<(), PreviewError> {
-        match &change.object {
-            ChangedObject::Node(name) => {
+        match (&change.object, &change.change) {
+            (ChangedObject::Node(name), Change::Delete) => self.delete_node(name)?,
+            (ChangedObject::Deployment(namespace, name), Change::Delete) => {
+                self.delete_deployment(namespace, name)?;
+            }
+            (ChangedObject::Node(name), Change::Patch(patch)) => {
                 let key = (None, Some(name.as_str()));
                 let node = found(&mut self.snapshot.nodes, key, "FleetNode", name)?;
-                let mut changed: FleetNode = patched(node.as_ref(), &change.patch, "FleetNode", name)?;
+                let mut changed: FleetNode = patched(node.as_ref(), patch, "FleetNode", name)?;
+                let added = changed.spec.taints.iter().filter(|taint| {
+                    taint.effect == TaintEffect::NoExecute && !node.spec.taints.contains(taint)
+                });
+                self.tainted = Some((name.clone(), added.cloned().collect()));
                 let is_new = changed.spec != node.spec;
                 count_generation(&mut changed, is_new);
                 *node = Arc::new(changed);
             }
-            ChangedObject::Deployment(namespace, name) => {
+            (ChangedObject::Deployment(namespace, name), Change::Patch(patch)) => {
                 let key = (Some(namespace.as_str()), Some(name.as_str()));
                 let deployments = &mut self.snapshot.deployments;
                 let deployment = found(deployments, key, "ModelDeployment", name)?;
                 let mut changed: ModelDeployment =
-                    patched(deployment.as_ref(), &change.patch, "ModelDeployment", name)?;
+                    patched(deployment.as_ref(), patch, "ModelDeployment", name)?;
                 let existing = self.snapshot.replicas.iter();
                 let existing = existing.filter(|replica| {
                     replica.metadata.namespace.as_deref() == Some(namespace)
@@ -96,6 +119,35 @@ impl Model {
         Ok(())
     }
 
+    fn delete_node(&mut self, name: &str) -> Result<(), PreviewError> {
+        let nodes = &mut self.snapshot.nodes;
+        found(nodes, (None, Some(name)), "FleetNode", name)?;
+        nodes.retain(|node| node.metadata.name.as_deref() != Some(name));
+        self.missing = Some(name.to_owned());
+        Ok(())
+    }
+
+    /// Deletes the deployment and its revisions, and marks its replicas as deleted, as the garbage collector does.
+    fn delete_deployment(&mut self, namespace: &str, name: &str) -> Result<(), PreviewError> {
+        let deployments = &mut self.snapshot.deployments;
+        let key = (Some(namespace), Some(name));
+        let uid = found(deployments, key, "ModelDeployment", name)?.uid();
+        let is_dependent =
+            |meta: &ObjectMeta| controller(meta).is_some_and(|owner| Some(&owner.uid) == uid.as_ref());
+        if let Ok(at) = position(deployments, key) {
+            deployments.remove(at);
+        }
+        let revisions = &mut self.snapshot.revisions;
+        revisions.retain(|revision| !is_dependent(&revision.metadata));
+        let replicas = self.snapshot.replicas.iter();
+        let dependents: Vec<_> = replicas
+            .filter(|replica| is_dependent(&replica.metadata))
+            .map(|replica| Version::of(replica.as_ref()))
+            .collect();
+        self.mark_deleted(dependents);
+        Ok(())
+    }
+
     /// Marks the replicas on the node as deleted, except those of its manifest directory.
     pub(super) fn delete_replicas_on(&mut self, node: &str) {
         let here: Vec<_> = self
@@ -106,12 +158,32 @@ impl Model {
             .filter(|replica| !replica.annotations().contains_key(MIRROR_ANNOTATION))
             .map(|replica| Version::of(replica.as_ref()))
             .collect();
+        self.mark_deleted(here);
+    }
+
+    fn mark_deleted(&mut self, replicas: Vec<Version>) {
         let now = self.now;
-        for of in here {
+        for of in replicas {
             self.update_replica(&of, |found| {
                 found.metadata.deletion_timestamp.get_or_insert(Time(now));
             });
         }
+    }
+
+    /// Sets the replica count of the deployment to the bounds of its autoscaler, which acts some seconds after the
+    /// deployment's own plan. Returns whether the count changed.
+    pub(super) fn autoscale(&mut self, namespace: &str, name: &str) -> bool {
+        let key = (Some(namespace), Some(name));
+        let Ok(at) = position(&self.snapshot.deployments, key) else {
+            return false;
+        };
+        let deployment = self.snapshot.deployments[at].as_ref();
+        let Some(bounds) = bounds_of(deployment, self.now) else {
+            return false;
+        };
+        let of = Version::of(deployment);
+        let replicas = deployment.spec.replicas.clamp(*bounds.start(), *bounds.end());
+        self.apply(Intent::Scale { of, replicas })
     }
 
     /// Repeats the passes until none writes. Returns the reason if the passes end earlier.
@@ -126,6 +198,52 @@ impl Model {
             }
         }
         Err(format!("the preview ended after {MAX_PASSES} passes"))
+    }
+
+    /// Returns the periods for which replicas tolerate the taints that the change adds.
+    pub(super) fn toleration_periods(&self) -> BTreeSet<Duration> {
+        let Some((node, taints)) = &self.tainted else {
+            return BTreeSet::new();
+        };
+        let replicas = self.snapshot.replicas.iter();
+        let here = replicas.filter(|replica| replica.spec.node_name.as_ref() == Some(node));
+        let periods = here.flat_map(|replica| {
+            let tolerations = &replica.spec.placement.tolerations;
+            taints.iter().map(|taint| toleration_period(taint, tolerations))
+        });
+        periods
+            .filter_map(|period| match period {
+                TolerationPeriod::Limited(limit) => Some(limit),
+                TolerationPeriod::None | TolerationPeriod::Unlimited => None,
+            })
+            .collect()
+    }
+
+    /// Sets the time since the change.
+    pub(super) fn advance(&mut self, elapsed: Duration) {
+        // A time beyond the range of timestamps changes no decision.
+        self.now = self.start.checked_add(elapsed).unwrap_or(self.now);
+    }
+
+    pub(super) fn live_replicas(&self) -> BTreeSet<ReplicaKey> {
+        let replicas = self.snapshot.replicas.iter();
+        let live = replicas.filter(|replica| replica.metadata.deletion_timestamp.is_none());
+        live.map(|replica| ReplicaKey::of(replica.as_ref())).collect()
+    }
+
+    /// Returns the times since the change. No heartbeat is late.
+    fn timings(&self) -> Timings {
+        let mut timings = Timings::default();
+        let elapsed = since(self.now, self.start);
+        if let Some((node, taints)) = &self.tainted {
+            let taints = taints.iter().map(|taint| (taint.clone(), elapsed));
+            timings.tainted.insert(node.clone(), taints.collect());
+        }
+        let missing = self.missing.iter();
+        timings
+            .missing
+            .extend(missing.map(|node| (node.clone(), MISSING_GRACE)));
+        timings
     }
 
     /// Returns the replicas that a drain leaves on the node, with the reasons.
@@ -150,7 +268,8 @@ impl Model {
     }
 
     fn node_lifecycle(&mut self) -> bool {
-        let intents = node_intents_with_reserve(&self.snapshot, self.reserve_node_failures, self.now);
+        let reserve = self.reserve_node_failures;
+        let intents = node_intents_with_reserve(&self.snapshot, self.timings(), reserve, self.now);
         self.apply_all(intents.writes)
     }
 

@@ -10,14 +10,14 @@ use rooflet_base::clock::at;
 fn deployment_patch(patch: Value) -> ProposedChange {
     ProposedChange {
         object: ChangedObject::Deployment("default".to_owned(), "guide".to_owned()),
-        patch,
+        change: Change::Patch(patch),
     }
 }
 
 fn node_patch(name: &str, patch: Value) -> ProposedChange {
     ProposedChange {
         object: ChangedObject::Node(name.to_owned()),
-        patch,
+        change: Change::Patch(patch),
     }
 }
 
@@ -32,6 +32,7 @@ fn options(must_stop: &dyn Fn() -> bool) -> PreviewOptions<'_> {
         reserve_node_failures: 0,
         now: at(0),
         force: false,
+        keys: None,
         must_stop,
     }
 }
@@ -263,6 +264,23 @@ fn invalid_change_is_rejected() {
         parse(r#"{"object": {"node": "a"}, "patch": {"spec": {"drain": true}}}"#).unwrap(),
         node_patch("a", json!({ "spec": { "drain": true } }))
     );
+    assert_eq!(
+        parse(r#"{"object": {"node": "a"}, "delete": true}"#)
+            .unwrap()
+            .change,
+        Change::Delete
+    );
+    for change in [
+        r#"{"object": {"node": "a"}}"#,
+        r#"{"object": {"node": "a"}, "delete": false}"#,
+        r#"{"object": {"node": "a"}, "delete": true, "patch": {}}"#,
+    ] {
+        let error = parse(change).unwrap_err().to_string();
+        assert!(
+            error.contains("either patch, a JSON merge patch, or \"delete\": true"),
+            "{error}"
+        );
+    }
     for object in [
         r#"{"replica": "a"}"#,
         r#"{"deployment": ["a"]}"#,
@@ -327,4 +345,184 @@ fn forced_drain_deletes_replicas_that_would_stay() {
             "{preview:?}"
         );
     }
+}
+
+fn delete(object: ChangedObject) -> ProposedChange {
+    let change = Change::Delete;
+    ProposedChange { object, change }
+}
+
+fn guide() -> ChangedObject {
+    ChangedObject::Deployment("default".to_owned(), "guide".to_owned())
+}
+
+#[test]
+fn deletion_of_a_deployment_reports_freed_memory_and_names_in_other_objects() {
+    let mut snapshot = running([node("a", 8), node("b", 8)], json!({ "replicas": 2 }));
+    for replica in &mut snapshot.replicas {
+        let status = Arc::make_mut(replica).status.as_mut();
+        status.expect("a status").reserved_memory = Some("2Gi".to_owned());
+    }
+    let deployment = |name: &str, spec: Value| {
+        let mut deployment = ModelDeployment::test(name, spec);
+        deployment.metadata.namespace = Some("default".to_owned());
+        deployment.metadata.uid = Some(format!("uid-{name}"));
+        Arc::new(deployment)
+    };
+    let fallback = json!({ "replicas": 0, "routing": { "fallbacks": ["guide"] } });
+    snapshot.deployments.push(deployment("other", fallback));
+    let key = |namespace: &str, name: &str, models: Value| {
+        let mut key: ApiKey = serde_json::from_value(json!({
+            "apiVersion": "rooflet.dev/v1alpha1", "kind": "APIKey", "metadata": { "name": name },
+            "spec": { "secretHash": "0".repeat(64), "models": models },
+        }))
+        .expect("a key");
+        key.metadata.namespace = Some(namespace.to_owned());
+        Arc::new(key)
+    };
+    let keys = vec![
+        key("default", "all", json!([])),
+        key("default", "one", json!(["guide"])),
+        key("default", "two", json!(["guide", "other"])),
+        key("elsewhere", "one", json!(["guide"])),
+    ];
+    let with = |snapshot: &Snapshot, keys| {
+        let options = PreviewOptions {
+            keys,
+            ..options(&|| false)
+        };
+        preview(snapshot.clone(), &delete(guide()), &options).expect("valid")
+    };
+    let deleted = with(&snapshot, Some(keys));
+    assert_eq!(deleted.replicas.len(), 2, "{deleted:?}");
+    assert!(
+        deleted
+            .replicas
+            .iter()
+            .all(|replica| matches!(replica.course, Course::Stops { .. })),
+        "{deleted:?}"
+    );
+    assert_eq!(
+        deleted.notes,
+        [
+            "frees 4.0 GiB of reserved memory on a and b",
+            "no deployment serves the model name \"guide\": gateways reject its requests with 404",
+            "default/other has \"guide\" in spec.routing.fallbacks: gateways skip this fallback",
+            "the API key default/one permits only \"guide\", and no other model",
+            "the API key default/two has \"guide\" in spec.models",
+        ]
+    );
+    assert!(
+        with(&snapshot, None)
+            .notes
+            .contains(&"API keys are not checked, because they could not be listed".to_owned())
+    );
+    // Another deployment serves the same name.
+    let same_name = json!({ "replicas": 0, "serving": { "name": "guide" } });
+    snapshot.deployments.push(deployment("twin", same_name));
+    let deleted = with(&snapshot, None);
+    assert_eq!(
+        deleted.notes[1..],
+        ["the model name \"guide\" is still served by default/twin"]
+    );
+}
+
+#[test]
+fn deletion_of_a_node_moves_its_replicas_and_revokes_its_certificates() {
+    let snapshot = running(
+        [node("a", 8), node("b", 8), node("c", 8)],
+        json!({ "replicas": 3 }),
+    );
+    let deleted = of(&snapshot, &delete(ChangedObject::Node("a".to_owned())));
+    assert!(
+        matches!(courses(&deleted)[..], [Course::Moves { from, to, .. }] if from == "a" && to != "a"),
+        "{deleted:?}"
+    );
+    assert_eq!(
+        deleted.notes,
+        [
+            "the replicas of a stop before replacements start: to move them first, run `rooflet drain a`",
+            "the certificates of a are revoked: to return, its Mac must join again with a new token",
+        ]
+    );
+    let error = preview(
+        snapshot,
+        &delete(ChangedObject::Node("nobody".to_owned())),
+        &options(&|| false),
+    );
+    assert_eq!(error.unwrap_err().to_string(), "FleetNode \"nobody\" not found");
+}
+
+#[test]
+fn taint_evicts_when_the_toleration_ends() {
+    let toleration = json!([{ "key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }]);
+    let snapshot = running(
+        [node("a", 8), node("b", 8)],
+        json!({ "replicas": 2, "placement": { "tolerations": toleration } }),
+    );
+    let tainted = |effect: &str| {
+        let taint = json!([
+            { "key": "maintenance", "effect": "NoSchedule" },
+            { "key": "maintenance", "effect": effect },
+        ]);
+        of(
+            &snapshot,
+            &node_patch("a", json!({ "spec": { "taints": taint } })),
+        )
+    };
+    let preview = tainted("NoExecute");
+    let [moved] = &preview.replicas[..] else {
+        panic!("{preview:?}");
+    };
+    assert_eq!(moved.after_seconds, Some(300));
+    assert!(
+        moved.message.starts_with("after 300 s, default/guide-"),
+        "{moved:?}"
+    );
+    assert!(
+        matches!(&moved.course, Course::Moves { from, to, .. } if from == "a" && to == "b"),
+        "{moved:?}"
+    );
+    assert_eq!(tainted("PreferNoSchedule").replicas, []);
+}
+
+#[test]
+fn autoscaler_keeps_a_count_within_its_bounds() {
+    let autoscaling = json!({ "minReplicas": 1, "maxReplicas": 3 });
+    let snapshot = running(
+        [node("a", 8)],
+        json!({ "replicas": 2, "autoscaling": autoscaling }),
+    );
+    let scaled = |replicas: i32| {
+        of(
+            &snapshot,
+            &deployment_patch(json!({ "spec": { "replicas": replicas } })),
+        )
+    };
+    let beyond = scaled(9);
+    let count = |wanted: fn(&Course) -> bool| {
+        courses(&beyond)
+            .into_iter()
+            .filter(|course| wanted(course))
+            .count()
+    };
+    let started = count(|course| matches!(course, Course::Starts { .. }));
+    assert_eq!(
+        started,
+        count(|course| matches!(course, Course::Stops { .. })) + 1,
+        "{beyond:?}"
+    );
+    assert_eq!(
+        beyond.notes,
+        [
+            "the autoscaler sets spec.replicas of default/guide to 3, because spec.autoscaling permits counts within 1 to 3"
+        ]
+    );
+    let within = scaled(1);
+    assert_eq!(within.replicas.len(), 1, "{within:?}");
+    assert!(within.notes[0].contains("this count may not last"), "{within:?}");
+    assert_eq!(
+        of(&snapshot, &deployment_patch(json!({}))).notes,
+        Vec::<String>::new()
+    );
 }

@@ -1,12 +1,17 @@
 //! Options of the web page's server.
 
-use camino::Utf8PathBuf;
+use std::sync::Arc;
 
+use camino::Utf8PathBuf;
+use serde_json::json;
+
+use rooflet_api::v1alpha1::ApiKey;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_controller::intent::Snapshot;
 use rooflet_controller::{Preview, PreviewOptions, ProposedChange, preview};
 use rooflet_proxy::Upstream;
+use rooflet_roofline::chip;
 use rooflet_web::{FleetObjects, Planner, PrometheusConfig, PrometheusUrl};
 
 /// Other servers from which the web page reads.
@@ -44,11 +49,12 @@ pub(crate) fn planner(reserve_node_failures: usize, clock: Clock) -> Planner {
     Planner::new(move |objects, change, must_stop| {
         let change = serde_json::from_slice::<ProposedChange>(change);
         let change = change.map_err(|err| format!("the body of the request is invalid: {err}"))?;
-        let snapshot = snapshot(objects).map_err(|err| err.to_string())?;
+        let (snapshot, keys) = snapshot(objects).map_err(|err| err.to_string())?;
         let options = PreviewOptions {
             reserve_node_failures,
             now: clock.now(),
             force: false,
+            keys,
             must_stop,
         };
         let planned = preview(snapshot, &change, &options);
@@ -57,12 +63,31 @@ pub(crate) fn planner(reserve_node_failures: usize, clock: Clock) -> Planner {
     })
 }
 
-fn snapshot(objects: FleetObjects) -> serde_json::Result<Snapshot> {
-    Ok(Snapshot {
+fn snapshot(objects: FleetObjects) -> serde_json::Result<(Snapshot, Option<Vec<Arc<ApiKey>>>)> {
+    let keys = objects.keys.map(serde_json::from_value).transpose()?;
+    let snapshot = Snapshot {
         nodes: serde_json::from_value(objects.nodes)?,
         deployments: serde_json::from_value(objects.deployments)?,
         revisions: serde_json::from_value(objects.revisions)?,
         replicas: serde_json::from_value(objects.replicas)?,
         ..Snapshot::default()
-    })
+    };
+    Ok((snapshot, keys))
+}
+
+/// Returns the Macs that are sold, for the form of a plan.
+pub(crate) fn catalogue() -> serde_json::Value {
+    let macs = chip::catalogue().iter().map(|variant| {
+        let memory = variant
+            .memory
+            .iter()
+            .map(|memory| format!("{}Gi", memory.0 >> 30));
+        json!({
+            "chip": variant.name,
+            "gpuCores": variant.gpu_cores,
+            "bandwidthBytesPerSecond": variant.bandwidth.0,
+            "memory": memory.collect::<Vec<_>>(),
+        })
+    });
+    json!({ "macs": macs.collect::<Vec<_>>() })
 }

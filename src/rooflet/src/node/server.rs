@@ -14,7 +14,7 @@ use super::audit_log::AuditLog;
 use super::data_dir;
 use super::kubeconfig::follow;
 use super::listeners::{self, BindError};
-use super::page_options::{PageOptions, planner};
+use super::page_options::{PageOptions, catalogue, planner};
 use super::process_kubeconfigs::{self, ProcessKubeconfigError, ProcessKubeconfigs};
 use super::secrets_seal::SecretsSeal;
 use super::status_server;
@@ -323,6 +323,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
                 )
             }),
             planner: planner(config.reserve_node_failures, clock.clone()),
+            catalogue: catalogue(),
             prometheus: config.page.prometheus(),
             gateway: match &config.page.gateway_url {
                 Some(url) => Some(GatewayAddress::Remote(url.clone())),

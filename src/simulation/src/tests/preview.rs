@@ -10,7 +10,7 @@ use crate::run::Run;
 use rooflet_api::meta::{ABORT_ANNOTATION, DEPLOYMENT_LABEL, PROMOTE_ANNOTATION, REVISION_LABEL};
 use rooflet_api::v1alpha1::ModelReplica;
 use rooflet_controller::intent::Snapshot;
-use rooflet_controller::{ChangedObject, Course, Preview, PreviewOptions, ProposedChange, preview};
+use rooflet_controller::{Change, ChangedObject, Course, Preview, PreviewOptions, ProposedChange, preview};
 
 /// Three Macs of two sizes, and two deployments.
 const FLEET: &str = r#"
@@ -144,6 +144,7 @@ fn compare(changes: &[ChangeWhat], proposed: &ProposedChange, seed: u64) -> Prev
             reserve_node_failures: 0,
             now: run.world.clock(),
             force: false,
+            keys: None,
             must_stop: &|| false,
         },
     )
@@ -162,20 +163,19 @@ fn of_deployment(spec: serde_json::Value) -> (ChangeWhat, ProposedChange) {
     let deployment = "large".to_owned();
     let object = ChangedObject::Deployment("default".to_owned(), deployment.clone());
     let patch = json!({ "spec": spec });
-    (
-        ChangeWhat::Patch { deployment, spec },
-        ProposedChange { object, patch },
-    )
+    (ChangeWhat::Patch { deployment, spec }, patch_of(object, patch))
 }
 
 fn drain(node: &str) -> (ChangeWhat, ProposedChange) {
     let node = node.to_owned();
     let object = ChangedObject::Node(node.clone());
     let patch = json!({ "spec": { "drain": true } });
-    (
-        ChangeWhat::Drain { node, drain: true },
-        ProposedChange { object, patch },
-    )
+    (ChangeWhat::Drain { node, drain: true }, patch_of(object, patch))
+}
+
+fn patch_of(object: ChangedObject, patch: serde_json::Value) -> ProposedChange {
+    let change = Change::Patch(patch);
+    ProposedChange { object, change }
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn annotation(key: &str, value: String) -> (ChangeWhat, ProposedChange) {
         key: key.to_owned(),
         value,
     };
-    (what, ProposedChange { object, patch })
+    (what, patch_of(object, patch))
 }
 
 #[test]
@@ -313,4 +313,45 @@ fn preview_of_an_undo_is_what_the_controller_does() {
     let (undone, proposed) = of_deployment(json!({ "serving": { "contextTokens": null } }));
     let preview = compare(&[changed, undone], &proposed, 1);
     assert_eq!(preview.replicas.len(), 2, "{preview:#?}");
+}
+
+#[test]
+fn preview_of_a_deletion_is_what_the_controller_does() {
+    let deployment = "large".to_owned();
+    let proposed = ProposedChange {
+        object: ChangedObject::Deployment("default".to_owned(), deployment.clone()),
+        change: Change::Delete,
+    };
+    let delete = ChangeWhat::Delete { deployment };
+    let preview = compare(&[delete], &proposed, 1);
+    assert_eq!(preview.replicas.len(), 2, "{preview:#?}");
+}
+
+/// One deployment tolerates the taint for a time, the other one does not.
+#[test]
+fn preview_of_a_taint_is_what_the_controller_does() {
+    let tolerations = json!([{ "key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300 }]);
+    let (tolerates, _) = of_deployment(json!({ "placement": { "tolerations": tolerations } }));
+    let taint = json!([
+        { "key": "maintenance", "effect": "NoSchedule" },
+        { "key": "maintenance", "effect": "NoExecute" },
+    ]);
+    let mut delayed = 0;
+    for node in ["mini-1", "mini-2", "mini-3", "studio-1"] {
+        let proposed = patch_of(
+            ChangedObject::Node(node.to_owned()),
+            json!({ "spec": { "taints": taint } }),
+        );
+        let what = ChangeWhat::Taint {
+            node: node.to_owned(),
+            taints: serde_json::from_value(taint.clone()).unwrap(),
+        };
+        let preview = compare(&[tolerates.clone(), what], &proposed, 1);
+        for replica in &preview.replicas {
+            let is_tolerant = replica.deployment.as_deref() == Some("default/large");
+            assert_eq!(replica.after_seconds, is_tolerant.then_some(300), "{replica:?}");
+            delayed += usize::from(is_tolerant);
+        }
+    }
+    assert!(delayed > 0, "no replica tolerates the taint");
 }

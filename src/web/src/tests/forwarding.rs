@@ -397,9 +397,10 @@ async fn preview_is_computed_from_the_objects_that_the_user_reads() {
         "modeldeployments",
         "modelrevisions",
         "modelreplicas",
+        "apikeys",
     ];
     let received = page.upstream.received();
-    let read = received.iter().rev().take(4).rev();
+    let read = received.iter().rev().take(kinds.len()).rev();
     for (kind, request) in kinds.iter().zip(read) {
         assert_eq!(request.method, Method::GET);
         assert_eq!(request.path, format!("/apis/rooflet.dev/v1alpha1/{kind}"));
@@ -409,4 +410,13 @@ async fn preview_is_computed_from_the_objects_that_the_user_reads() {
     let without_token = page.request(Method::POST, "/proxy/preview");
     let without_token = without_token.header(COOKIE, &browser.cookie).body("a change");
     is_error(send(without_token).await, (403, "CsrfTokenMissing")).await;
+}
+
+#[tokio::test]
+async fn catalogue_is_for_signed_in_users() {
+    let page = Page::start().await;
+    is_error(page.get("/proxy/catalogue").await, (401, "NotSignedIn")).await;
+    let response = page.browser().await.get("/proxy/catalogue").await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(json_of(response).await["macs"][0]["chip"], "Apple M4");
 }

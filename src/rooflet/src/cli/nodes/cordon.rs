@@ -6,9 +6,11 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
+use crate::cli::objects::preview::{DryRun, lines};
 use crate::cli::{Failure, objects, ui};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_client::{ApiError, FIELD_MANAGER};
+use rooflet_controller::ChangedObject;
 
 /// Arguments of `rooflet cordon` and `rooflet uncordon`.
 #[derive(Debug, clap::Args)]
@@ -16,6 +18,8 @@ pub(crate) struct Args {
     /// Names of the nodes. `kubectl get mac` lists them.
     #[arg(required = true, value_name = "NODE", value_parser = node_name)]
     nodes: Vec<String>,
+    #[command(flatten)]
+    dry: DryRun,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
     /// `rooflet up`.
     #[arg(long, value_name = "FILE")]
@@ -46,14 +50,26 @@ pub(crate) async fn uncordon(args: Args) -> Result<(), Failure> {
 }
 
 async fn change(args: Args, done: &str, wanted: Value, is_so: fn(&FleetNode) -> bool) -> Result<(), Failure> {
-    let nodes: Api<FleetNode> = Api::all(objects::client(args.kubeconfig).await?);
+    let client = objects::client(args.kubeconfig).await?;
+    let nodes: Api<FleetNode> = Api::all(client.clone());
     for name in &args.nodes {
         let already = if is_so(&node(&nodes, name).await?) {
             "already "
         } else {
-            patch(&nodes, name, &wanted).await?;
             ""
         };
+        if args.dry.dry_run {
+            let object = ChangedObject::Node(name.clone());
+            let preview = args.dry.preview(&client, object, wanted.clone(), false).await?;
+            let consequences = lines(&preview);
+            ui::output(&format!(
+                "fleetnode.rooflet.dev/{name} {already}{done} (dry run)\n{consequences}"
+            ));
+            continue;
+        }
+        if already.is_empty() {
+            patch(&nodes, name, &wanted).await?;
+        }
         ui::output(&format!("fleetnode.rooflet.dev/{name} {already}{done}\n"));
     }
     Ok(())

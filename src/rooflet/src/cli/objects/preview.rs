@@ -11,7 +11,7 @@ use crate::cli::Failure;
 use rooflet_base::clock::Clock;
 use rooflet_client::ApiError;
 use rooflet_controller::intent::Snapshot;
-use rooflet_controller::{ChangedObject, Preview, PreviewOptions, ProposedChange, preview};
+use rooflet_controller::{Change, ChangedObject, Preview, PreviewOptions, ProposedChange, preview};
 
 /// Flags of verbs with a dry run.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -41,11 +41,13 @@ impl DryRun {
             replicas: list(client).await?,
             ..Snapshot::default()
         };
-        let change = ProposedChange { object, patch };
+        let change = Change::Patch(patch);
+        let change = ProposedChange { object, change };
         let options = PreviewOptions {
             reserve_node_failures: self.reserve_node_failures.into(),
             now: Clock::System.now(),
             force,
+            keys: None,
             must_stop: &|| false,
         };
         let planned = preview(snapshot, &change, &options);
@@ -58,6 +60,7 @@ pub(crate) fn lines(preview: &Preview) -> String {
     let replicas = preview.replicas.iter().map(|replica| &replica.message);
     let mut lines: String = replicas
         .chain(&preview.waiting)
+        .chain(&preview.notes)
         .map(|line| format!("{line} (dry run)\n"))
         .collect();
     if let Some(reason) = &preview.incomplete_reason {
