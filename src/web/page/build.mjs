@@ -1,6 +1,6 @@
 // Builds dist/ from src/. The output depends only on the sources and on package-lock.json.
 import { build } from 'esbuild';
-import { copyFile, mkdir, readFile, readdir, rm } from 'node:fs/promises';
+import { copyFile, mkdir, readFile, readdir, rm, writeFile } from 'node:fs/promises';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 
 const BUDGET_BYTES = 80_000;
@@ -20,9 +20,7 @@ const path = (name) => new URL(name, root).pathname;
 
 await rm(path('dist'), { recursive: true, force: true });
 await mkdir(path('dist'), { recursive: true });
-await build({
-  entryPoints: { page: path('src/main.tsx'), style: path('src/style.css') },
-  outdir: path('dist'),
+const options = {
   bundle: true,
   minify: true,
   format: 'esm',
@@ -32,10 +30,20 @@ await build({
   legalComments: 'none',
   charset: 'utf8',
   plugins: [unusedFunctions],
-});
-for (const name of ['index.html', 'icon.svg']) {
-  await copyFile(path(`src/${name}`), path(`dist/${name}`));
+};
+await build({ ...options, entryPoints: { page: path('src/main.tsx') }, outdir: path('dist') });
+/** Returns the built text of a source. */
+const built = async (name) => (await build({ ...options, entryPoints: [path(name)], write: false })).outputFiles[0].text.trim();
+// The document contains styles and its first script, so that its first paint needs no other file. The
+// server's content security policy has their hashes.
+let html = await readFile(path('src/index.html'), 'utf8');
+for (const [element, source] of [['style', 'src/style.css'], ['script', 'src/boot.ts']]) {
+  const text = await built(source);
+  if (text.includes(`</${element}`)) throw new Error(`${source} ends its element`);
+  html = html.replace(`<${element}></${element}>`, () => `<${element}>${text}</${element}>`);
 }
+await writeFile(path('dist/index.html'), html);
+await copyFile(path('src/icon.svg'), path('dist/icon.svg'));
 
 let total = 0;
 for (const name of (await readdir(path('dist'))).sort()) {

@@ -5,6 +5,8 @@ use std::io::Write as _;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -15,7 +17,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 use super::error::WebError;
-use super::guard::PartOfPage;
+use super::guard::{PartOfPage, page_policy};
 
 #[derive(rust_embed::Embed)]
 #[folder = "page/dist/"]
@@ -65,6 +67,8 @@ fn gzip(content: &[u8]) -> Bytes {
 /// Files by path.
 pub(crate) struct Assets {
     files: BTreeMap<String, File>,
+    /// Content security policy of the files.
+    policy: HeaderValue,
 }
 
 impl Assets {
@@ -74,8 +78,16 @@ impl Assets {
             let file = Bundle::get(&path)?;
             Some((format!("/{path}"), File::new(&path, &file.data)))
         });
+        Self::new(files.collect())
+    }
+
+    fn new(files: BTreeMap<String, File>) -> Self {
+        let document = files.get("/index.html").map(|file| file.plain.as_ref());
+        let document = String::from_utf8_lossy(document.unwrap_or_default());
+        let [styles, scripts] = ["style", "script"].map(|element| hashes(&document, element));
         Self {
-            files: files.collect(),
+            policy: page_policy(&styles, &scripts),
+            files,
         }
     }
 
@@ -108,9 +120,22 @@ impl Assets {
         if is_gzip {
             added.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        response.extensions_mut().insert(PartOfPage);
+        response.extensions_mut().insert(PartOfPage(self.policy.clone()));
         response
     }
+}
+
+/// Returns the sources of a policy that permit the inline elements of the document.
+fn hashes(document: &str, element: &str) -> Vec<String> {
+    let (start, end) = (format!("<{element}>"), format!("</{element}>"));
+    let parts = document.split(&start).skip(1);
+    let contents = parts.filter_map(|part| part.split_once(&end));
+    contents
+        .map(|(content, _)| {
+            let hash = BASE64_STANDARD.encode(Sha256::digest(content));
+            format!("'sha256-{hash}'")
+        })
+        .collect()
 }
 
 fn accepts_gzip(headers: &HeaderMap) -> bool {
@@ -142,14 +167,29 @@ mod tests {
 
     fn assets() -> Assets {
         let file = |path: &str, content: &str| (path.to_owned(), File::new(path, content.as_bytes()));
-        Assets {
-            files: [
-                file("/index.html", "<p>"),
+        let document = "<style>p{}</style><script>let a;</script><script>1</script><p>";
+        Assets::new(
+            [
+                file("/index.html", document),
                 file("/app.js", "let a;"),
                 file("/LICENSE", ""),
             ]
             .into(),
+        )
+    }
+
+    #[test]
+    fn policy_permits_only_the_inline_elements_of_the_document() {
+        // Of `printf TEXT | openssl dgst -sha256 -binary | base64`.
+        let policy = assets().policy;
+        let policy = policy.to_str().expect("text");
+        for source in [
+            "style-src 'sha256-gG2yISYereRMiG2lMXrbiUgi0Ubw9p7QCeWcroOvy9Y=';",
+            "script-src 'self' 'sha256-81WALLbUROF1pWdYjuQYKuIcGgY/+TqVJr8UsV6Tkvo=' 'sha256-a4ayc/80/OGda4BO/1o/V0etpOqiLx1JwB5S3beHW0s='",
+        ] {
+            assert!(policy.contains(source), "{policy}");
         }
+        assert!(Assets::new(BTreeMap::new()).policy.to_str().is_ok());
     }
 
     fn respond(path: &str, headers: &[(http::HeaderName, &str)]) -> Response {

@@ -18,10 +18,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use super::error::WebError;
 
-/// Policy of the page: only its own scripts and styles, and requests to its own server.
-const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
-     connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; \
-     frame-ancestors 'none'";
+/// Policy of the page, besides its scripts and styles: requests only to its own server.
+const PAGE_POLICY: &str = "default-src 'none'; img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; \
+     manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Policy of forwarded answers: a browser that shows one runs nothing.
 const DATA_POLICY: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 
@@ -32,9 +31,28 @@ const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-poli
 /// Disables buffers of reverse proxies in front of the server.
 const NO_BUFFER: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Marks a response as a part of the page.
-#[derive(Clone, Copy)]
-pub(crate) struct PartOfPage;
+/// Marks a response as a part of the page, with its content security policy.
+#[derive(Clone)]
+pub(crate) struct PartOfPage(pub(crate) HeaderValue);
+
+/// Returns the policy of the page. `styles` and `scripts` are sources that permit the inline elements of its
+/// document.
+pub(crate) fn page_policy(styles: &[String], scripts: &[String]) -> HeaderValue {
+    let or_none = |sources: String| {
+        if sources.is_empty() {
+            "'none'".to_owned()
+        } else {
+            sources
+        }
+    };
+    let styles = or_none(styles.join(" "));
+    let scripts = scripts
+        .iter()
+        .map(|source| format!(" {source}"))
+        .collect::<String>();
+    let policy = format!("{PAGE_POLICY}; style-src {styles}; script-src 'self'{scripts}");
+    HeaderValue::try_from(policy).expect("hashes are ASCII")
+}
 
 /// Names under which browsers reach the server.
 #[derive(Debug)]
@@ -125,7 +143,7 @@ pub(crate) async fn middleware(State(guard): State<Arc<Guard>>, request: Request
         Ok(()) => next.run(request).await,
         Err(err) => err.into_response(),
     };
-    let is_page = response.extensions().get::<PartOfPage>().is_some();
+    let page = response.extensions_mut().remove::<PartOfPage>();
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: &'static str| {
         headers.insert(name, HeaderValue::from_static(value));
@@ -136,12 +154,15 @@ pub(crate) async fn middleware(State(guard): State<Arc<Guard>>, request: Request
     set(OPENER_POLICY, "same-origin");
     set(RESOURCE_POLICY, "same-origin");
     set(PERMISSIONS_POLICY, "camera=(), geolocation=(), microphone=()");
-    if is_page {
-        set(CONTENT_SECURITY_POLICY, PAGE_POLICY);
-    } else {
-        set(CONTENT_SECURITY_POLICY, DATA_POLICY);
-        set(CACHE_CONTROL, "no-store, no-transform");
-        set(NO_BUFFER, "no");
+    match page {
+        Some(PartOfPage(policy)) => {
+            headers.insert(CONTENT_SECURITY_POLICY, policy);
+        }
+        None => {
+            set(CONTENT_SECURITY_POLICY, DATA_POLICY);
+            set(CACHE_CONTROL, "no-store, no-transform");
+            set(NO_BUFFER, "no");
+        }
     }
     response
 }

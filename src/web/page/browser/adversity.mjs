@@ -42,16 +42,27 @@ export async function adversity({ browser, fleet }) {
     cordon('mini-3', false);
   }));
 
-  await step('an expired version leads to a new list', () => withPage({}, async (page) => {
+  await step('the API server is restored from a backup: watches end with 410, and the page lists again', () => withPage({}, async (page) => {
     await live(page);
-    const expired = { type: 'ERROR', object: { kind: 'Status', code: 410, reason: 'Expired', message: 'too old resource version' } };
-    await page.route('**/proxy/watch**', (route) => route.fulfill({ status: 200, contentType: 'application/x-ndjson', body: `${JSON.stringify({ watch: 0, event: expired })}\n` }));
-    const listed = page.waitForRequest(/fleetnodes\?limit=/);
-    // Another kind opens the connection again.
-    await page.getByRole('link', { name: 'Plans' }).click();
-    await listed;
-    await page.unroute('**/proxy/watch**');
+    const row = page.getByRole('row').filter({ has: page.getByRole('link', { name: 'mini-5' }) });
+    const restore = await fleet.backup('backup');
+    // The backup does not have this change.
+    cordon('mini-5', true);
+    await row.getByText('Cordoned').waitFor();
+    const version = kubectl('get', 'mac', 'mini-5', '-o', 'jsonpath={.metadata.resourceVersion}');
+    await restore();
+    await row.getByText('Ready', { exact: true }).waitFor({ timeout: 60_000 });
     await live(page);
+    const line = await page.evaluate(async (path) => {
+      const response = await fetch(`/proxy/watch?path=${encodeURIComponent(path)}`);
+      return (await response.text()).split('\n').find((text) => text.startsWith('{'));
+    }, `/apis/rooflet.dev/v1alpha1/fleetnodes?resourceVersion=${version}`);
+    const { status, body, event } = JSON.parse(line);
+    assert.equal(event?.object.code ?? body?.code ?? status, 410, line);
+    // The new watch delivers changes.
+    cordon('mini-5', true);
+    await row.getByText('Cordoned').waitFor();
+    cordon('mini-5', false);
   }));
 
   await step('a token that has become invalid leads to the sign-in', async () => {

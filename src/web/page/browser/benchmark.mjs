@@ -2,14 +2,17 @@
 // per second. The feed is synthetic: a server in this process answers lists and watches in the form of
 // the real one, so that the page runs its own code from the network to the screen.
 import { createServer } from 'node:http';
-import { readFile } from 'node:fs/promises';
+import { readFile, readdir } from 'node:fs/promises';
+import { pathToFileURL } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { launch } from './browser.mjs';
 
-// `benchmark.mjs [SECONDS]` measures each view; `benchmark.mjs memory [MINUTES]` measures the heap of one.
+// `benchmark.mjs [SECONDS]` measures each view; `benchmark.mjs memory [MINUTES]` measures the heap of one;
+// `benchmark.mjs paint` measures the first paint only. BEFORE=DIR compares it with the files of another build.
 const MEMORY = process.argv[2] === 'memory';
+const PAINT = process.argv[2] === 'paint';
 const MINUTES = Number(process.argv[3] ?? 10);
-const SECONDS = Number((MEMORY ? undefined : process.argv[2]) ?? 60);
+const SECONDS = Number((MEMORY || PAINT ? undefined : process.argv[2]) ?? 60);
 const MACS = 1000;
 const REPLICAS = 5000;
 const DEPLOYMENTS = 40;
@@ -55,13 +58,22 @@ const replicas = Array.from({ length: REPLICAS }, (_, index) => ({
 }));
 const kinds = { fleetnodes: nodes, modeldeployments: deployments, modelreplicas: replicas };
 
-const FILES = { '/': ['index.html', 'text/html'], '/page.js': ['page.js', 'text/javascript'], '/style.css': ['style.css', 'text/css'], '/icon.svg': ['icon.svg', 'image/svg+xml'] };
-const files = {};
-for (const [path, [name, type]] of Object.entries(FILES)) files[path] = { type, body: gzipSync(await readFile(new URL(`../dist/${name}`, import.meta.url))) };
+const TYPES = { html: 'text/html', js: 'text/javascript', css: 'text/css', svg: 'image/svg+xml' };
+/** Returns the compressed files of a build by path. */
+async function filesOf(directory) {
+  const found = {};
+  for (const name of await readdir(directory)) {
+    const type = TYPES[name.split('.').pop()];
+    found[name === 'index.html' ? '/' : `/${name}`] = { type, body: gzipSync(await readFile(new URL(name, directory))) };
+  }
+  return found;
+}
+
+const files = await filesOf(new URL('../dist/', import.meta.url));
 const compressed = Object.values(files).reduce((sum, { body }) => sum + body.length, 0);
 
 const watchers = new Set();
-const server = createServer((request, response) => {
+const answer = (files) => (request, response) => {
   const url = new URL(request.url, 'http://localhost');
   const json = (value) => {
     response.writeHead(200, { 'content-type': 'application/json' });
@@ -93,9 +105,15 @@ const server = createServer((request, response) => {
   const limit = Number(url.searchParams.get('limit') ?? 500);
   const next = from + limit < all.length ? String(from + limit) : undefined;
   return json({ kind: 'List', metadata: { resourceVersion: String(version), continue: next }, items: all.slice(from, from + limit) });
-});
-await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-const url = `http://127.0.0.1:${server.address().port}`;
+};
+const servers = [];
+async function serve(files) {
+  const server = createServer(answer(files));
+  servers.push(server);
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return `http://127.0.0.1:${server.address().port}`;
+}
+const url = await serve(files);
 
 let sent = 0;
 const turns = { fleetnodes: 0, modelreplicas: 0 };
@@ -129,22 +147,28 @@ const report = (name, value, unit, limit) => {
 };
 try {
   report('compressed size', compressed, 'B', BUDGET.compressed);
-  const context = await browser.newContext({ viewport: { width: 1440, height: 900 } });
-  // The paint of one word shows what the browser needs on this machine.
-  const paints = { '/': [], '/word': [] };
+  const viewport = { width: 1440, height: 900 };
+  // The paint of one word shows what the browser needs on this machine. Each run has an empty cache.
+  const paints = { [`${url}/`]: [], [`${url}/word`]: [] };
+  const other = process.env.BEFORE && `${await serve(await filesOf(pathToFileURL(`${process.env.BEFORE}/`)))}/`;
+  if (other) paints[other] = [];
   for (let run = 0; run < 15; run++) {
-    for (const [path, times] of Object.entries(paints)) {
-      const page = await context.newPage();
-      await page.goto(`${url}${path}`);
+    for (const [address, times] of Object.entries(paints)) {
+      const fresh = await browser.newContext({ viewport });
+      const page = await fresh.newPage();
+      await page.goto(address);
       await page.waitForFunction(() => performance.getEntriesByName('first-contentful-paint').length > 0);
       times.push(await page.evaluate(() => performance.getEntriesByName('first-contentful-paint')[0].startTime));
-      await page.close();
+      await fresh.close();
     }
   }
   const spread = (times) => `${quantile(times, 0.5).toFixed(0)} (${Math.min(...times).toFixed(0)} to ${Math.max(...times).toFixed(0)})`;
-  report('first contentful paint, median of 15', quantile(paints['/'], 0.5), 'ms', BUDGET.firstPaintMs);
-  report('  spread', spread(paints['/']), 'ms');
-  report('  of a document of one word', spread(paints['/word']), 'ms');
+  report('first contentful paint, median of 15', quantile(paints[`${url}/`], 0.5), 'ms', BUDGET.firstPaintMs);
+  report('  spread', spread(paints[`${url}/`]), 'ms');
+  report('  of a document of one word', spread(paints[`${url}/word`]), 'ms');
+  if (other) report('  of the other build', spread(paints[other]), 'ms');
+  const views = PAINT || MEMORY ? [] : ['#/macs', '#/replicas', '#/macs/mac-1'];
+  const context = await browser.newContext({ viewport });
   const page = await context.newPage();
   const loading = Date.now();
   await page.goto(`${url}/#/macs`);
@@ -158,7 +182,7 @@ try {
     return (await metrics()).JSHeapUsedSize / 1e6;
   };
   if (MEMORY) await memory(page, heap);
-  for (const view of MEMORY ? [] : ['#/macs', '#/replicas', '#/macs/mac-1']) {
+  for (const view of views) {
     await page.goto(`${url}/${view}`);
     await page.getByRole('row').nth(2).waitFor();
     await page.waitForTimeout(1500);
@@ -189,8 +213,10 @@ try {
   }
 } finally {
   await browser.close();
-  server.closeAllConnections();
-  server.close();
+  for (const server of servers) {
+    server.closeAllConnections();
+    server.close();
+  }
 }
 process.exit(failed ? 1 : 0);
 

@@ -1,6 +1,6 @@
 // A control plane with simulated Macs for the browser tests, in a temporary directory.
 import { spawn, execFileSync } from 'node:child_process';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -125,6 +125,19 @@ export async function startFleet() {
       await end(child);
       child = start(args);
     };
+    const data = join(directory, 'data');
+    const server = (...verb) => execFileSync(binary, ['server', ...verb, `--data-dir=${data}`], { stdio: ['ignore', 'pipe', 'pipe'] });
+    /** Makes a backup, and returns the function that replaces the running server by one with the objects of the backup. */
+    const backup = async (name) => {
+      const copy = join(directory, name);
+      server('backup', copy);
+      return async () => {
+        await end(child);
+        await rename(data, `${data}-before-${name}`);
+        server('restore', copy);
+        child = start(args);
+      };
+    };
     /** Serves the page in a process of its own, so that sessions outlive the API server. Returns its address. */
     const separateWeb = async () => {
       const port = await freePort();
@@ -138,7 +151,7 @@ export async function startFleet() {
       const text = await readFile(join(directory, 'data/gateway.kubeconfig'), 'utf8');
       return ['client-certificate-data', 'client-key-data'].map((field) => Buffer.from(new RegExp(`${field}[^A-Za-z0-9+/]+([A-Za-z0-9+/=]+)`).exec(text)[1], 'base64').toString());
     };
-    return { url, token, clientCertificate, kubectl, apply, kubeconfig, binary, gateway: `http://127.0.0.1:${gateway}`, restart, separateWeb, stop, log: () => log };
+    return { url, token, clientCertificate, kubectl, apply, kubeconfig, binary, gateway: `http://127.0.0.1:${gateway}`, restart, backup, separateWeb, stop, log: () => log };
   } catch (error) {
     await stop().catch(() => {});
     throw new Error(`${error.message}\n${log}`);

@@ -56,6 +56,8 @@ try {
           await page.getByRole('table', { name: 'Requests by key' }).getByText(/^[1-9][\d.,]* \/ 60,000/).waitFor({ state: 'attached' });
         }
         if (name === 'deployment') await page.waitForFunction(() => document.querySelectorAll('canvas').length === 2);
+        // No row is highlighted.
+        await page.mouse.move(0, 0);
         await page.waitForTimeout(900);
         const full = !['events', 'fleet', 'playground'].includes(name);
         await picture(page, `${name}-${colorScheme}-${width}`, full);

@@ -130,12 +130,58 @@ try {
   });
 
   await step('the figures of a canary analysis', async () => {
-    // The controller keeps the result until the next analysis.
-    const analysis = 'inconclusive: 3 of 20 requests; all golden prompts passed';
-    kubectl('patch', 'mdep/summaries', '--subresource=status', '--type=merge', '-p', JSON.stringify({ status: { rollout: { analysis } } }));
-    await open('deployment');
+    const strategy = { type: 'Canary', canary: { steps: [{ setWeight: 50 }, { analysis: { minRequests: 20 } }] } };
+    const spec = (contextTokens) => ({ replicas: 2, model: { source: 'local://qwen3-8b-4bit' }, serving: { contextTokens, maxConcurrency: 4 }, strategy });
+    const apply = (contextTokens) => fleet.apply({ apiVersion: 'rooflet.dev/v1alpha1', kind: 'ModelDeployment', metadata: { name: 'review', namespace: 'default' }, spec: spec(contextTokens) });
+    apply(4096);
+    kubectl('wait', '--for=condition=Ready', 'mdep/review', '--timeout=120s');
+    const status = (path) => kubectl('get', 'mdep/review', '-o', `jsonpath={.status.rollout.${path}}`);
+    let asked = 0;
+    const askMany = () => Promise.all(Array.from({ length: 8 }, () => ask('review', 1000 + asked++)));
+    for (let round = 0; round < 6; round++) await askMany();
+    apply(6144);
+    await until('the canary serves', () => status('step') === '1');
+    await page.goto(`${url}/#/deployments/default/review`);
+    await heading('review').waitFor();
+    const end = Date.now() + 120_000;
+    while (status('analysis') === '' && Date.now() < end) await askMany();
+    const analysis = status('analysis');
+    // Both revisions have the same speed, and no request fails.
+    assert.match(analysis, /^0\.0 % of requests failed, .* of the tokens\/s predicted .*, time to first token /);
     await page.getByText(analysis, { exact: true }).waitFor();
-    await until('the same text', () => kubectl('get', 'mdep/summaries', '-o', 'jsonpath={.status.rollout.analysis}') === analysis);
+    await until('the canary has become stable', () => status('stableRevision') === status('revision'));
+    await axe(page, 'deployment with an analysis');
+    // A deletion shows what stops, what becomes free, and that nobody serves the model afterwards.
+    await page.getByRole('button', { name: 'Delete' }).click();
+    const preview = page.getByRole('dialog').getByRole('list', { name: 'Preview' });
+    await preview.waitFor();
+    await axe(page, 'preview of a deletion');
+    const lines = await preview.getByRole('listitem').allInnerTexts();
+    const [, ...names] = kubectl('get', 'mrep', '-l', 'rooflet.dev/deployment=review', '-o', 'jsonpath={range .items[*]} default/{.metadata.name} on {.spec.nodeName} stops{end}').split(' default/');
+    assert.deepEqual(lines.slice(0, 2).sort(), names.map((name) => `default/${name}`).sort());
+    assert.match(lines[2], /^frees [\d.]+ GiB of reserved memory on /);
+    assert.equal(lines[3], 'no deployment serves the model name "review": gateways reject its requests with 404');
+    await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click();
+    await page.getByText('has no deployment review').waitFor();
+    const answer = await fetch(`${fleet.gateway}/v1/chat/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ model: 'review', messages: [{ role: 'user', content: 'x' }] }) });
+    assert.equal(answer.status, 404);
+  });
+
+  await step('the document paints before the code of the page arrives', async () => {
+    const { page: other, context } = await openPage(browser, {});
+    let deliver;
+    const delivered = new Promise((resolve) => { deliver = resolve; });
+    await context.route('**/page.js', async (route) => {
+      await delivered;
+      await route.fallback();
+    });
+    await other.goto(url, { waitUntil: 'commit' });
+    await other.waitForFunction(() => performance.getEntriesByName('first-contentful-paint').length === 1);
+    await other.getByText('Connecting…').waitFor();
+    assert.equal(await other.evaluate(() => getComputedStyle(document.querySelector('.frame')).display), 'grid', 'the styles do not apply');
+    deliver();
+    await other.getByLabel('bearer token').waitFor();
+    await context.close();
   });
 
   await step('changes of a revision, promote, pause, resume, roll back', async () => {
@@ -209,10 +255,18 @@ try {
     assert.ok(!(await yaml.innerText()).includes('macs:'), 'an unchanged fleet is the fleet of today');
     for (const title of ['Demand', 'Macs']) while (await group(title, 2).count()) await group(title, 2).getByRole('button', { name: 'Remove' }).click();
     await fill('Demand', { Model: 'qwen3-8b', Weights: 'mlx4', 'Requests/s': '0.05', 'Prompt tokens': '800', 'Answer tokens': '200' });
-    await fill('Macs', { Number: '2', Chip: 'M4', 'GPU cores': '10', Memory: '16Gi', Price: '599' });
+    const choose = async (title, chip, memory) => {
+      await group(title, 1).getByLabel('Chip').selectOption(chip);
+      await group(title, 1).getByLabel('Memory').selectOption(memory);
+    };
+    await fill('Macs', { Number: '2', Price: '599' });
+    await choose('Macs', 'M4/10', '16Gi');
     await page.getByRole('button', { name: 'Add to Offers' }).click();
     await axe(page, 'new plan with an empty offer');
-    await fill('Offers', { Chip: 'M4 Max', Memory: '64Gi', Price: 'many' });
+    await choose('Offers', 'M4 Max/40', '64Gi');
+    // A chip has the memory sizes that are sold with it.
+    assert.deepEqual(await group('Offers', 1).getByLabel('Memory').locator('option').allInnerTexts(), ['48 GiB', '64 GiB', '128 GiB']);
+    await fill('Offers', { Price: 'many' });
     await page.getByRole('button', { name: 'Compute' }).click();
     assert.ok(await group('Offers', 1).getByLabel('Price').evaluate((input) => input.validity.patternMismatch));
     await fill('Offers', { Price: '2699' });

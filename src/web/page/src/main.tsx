@@ -7,7 +7,6 @@ import { route } from './router';
 import { recordSpeeds } from './samples';
 import { open, session, watchCodes } from './session';
 import { watchVisibility } from './store';
-import { loadTheme } from './theme';
 import { Empty } from './ui/State';
 import { Apply } from './view/Apply';
 import { Claim, Claims } from './view/Claims';
@@ -61,13 +60,12 @@ function Page() {
   return <Frame><View /></Frame>;
 }
 
-loadTheme();
 startClock();
 recordSpeeds();
 watchVisibility();
 watchCodes();
 void open();
 const container = document.getElementById('page')!;
-// The document shows the page's name until the first view.
+// The document shows the frame that <Waiting /> shows.
 container.replaceChildren();
 render(<Page />, container);

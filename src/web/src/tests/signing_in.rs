@@ -191,7 +191,8 @@ async fn responses_restrict_what_a_browser_may_do() {
         let policy = header("content-security-policy");
         assert!(policy.contains("default-src 'none'"), "{path} {policy}");
         assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"));
-        assert_eq!(policy.contains("script-src 'self'"), is_page, "{path}");
+        assert_eq!(policy.contains("script-src 'self' 'sha256-"), is_page, "{path}");
+        assert_eq!(policy.contains("style-src 'sha256-"), is_page, "{path}");
         assert_eq!(policy.contains("sandbox"), !is_page, "{path}");
         assert_eq!(header("x-content-type-options"), "nosniff");
         assert_eq!(header("referrer-policy"), "no-referrer");

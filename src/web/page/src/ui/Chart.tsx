@@ -56,10 +56,10 @@ export function Chart({ title, times, lines, format, mark = format, points }: Pr
       const axis = { stroke: color('--muted'), grid: { stroke: color('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui' };
       plot.current = new uPlot(
         {
-          width: element.clientWidth, height: HEIGHT, legend: { show: false },
+          width: element.clientWidth, height: HEIGHT, padding: [8, 10, 0, 0], legend: { show: false },
           cursor: { show: true, drag: { x: false, y: false }, points: { size: 6 } },
           scales: { y: { range: (_, low, high) => [Math.min(0, low), (high || 1) * 1.12] } },
-          axes: [{ ...axis, space: 78, values: (_, times) => clockTimes(times) }, { ...axis, size: 52, space: 34, values: (_, values) => values.map((value) => mark(value)) }],
+          axes: [{ ...axis, size: 26, space: 78, values: (_, times) => clockTimes(times) }, { ...axis, size: 52, space: 34, values: (_, values) => values.map((value) => mark(value)) }],
           series: [
             {},
             ...lines.map((line) => ({

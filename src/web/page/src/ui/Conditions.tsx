@@ -18,7 +18,7 @@ export function Conditions({ of }: { of?: Condition[] }) {
           <div key={entry.type} class="condition">
             <dt><span class={`state ${level}`}><i class="dot" aria-hidden="true" />{entry.type}</span></dt>
             <dd class="condition-status">{entry.status}</dd>
-            <dd class="condition-text"><span class="reason">{words(entry.reason)}</span>{entry.message && <span class="muted"> {entry.message}</span>}</dd>
+            <dd class="condition-text" title={entry.message}><span class="reason">{words(entry.reason)}</span>{entry.message && <span class="muted"> {entry.message}</span>}</dd>
             <dd class="condition-age muted"><Age at={entry.lastTransitionTime} /></dd>
           </div>
         );

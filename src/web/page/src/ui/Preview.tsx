@@ -10,14 +10,15 @@ const DEBOUNCE_MS = 300;
 interface Answer {
   replicas: { message: string; course: string }[];
   waiting: string[];
+  notes: string[];
   complete: boolean;
   incompleteReason?: string;
 }
 
-/** `of` is the changed object, and `patch` the merge patch that the action sends. */
-export function Preview({ of: object, patch }: { of: { node: string } | { deployment: [string, string] }; patch: unknown }) {
+/** `of` is the changed object, and `patch` the merge patch that the action sends. Without one, the object is deleted. */
+export function Preview({ of: object, patch }: { of: { node: string } | { deployment: [string, string] }; patch?: unknown }) {
   const [answer, setAnswer] = useState<Answer | string>();
-  const body = JSON.stringify({ object, patch });
+  const body = JSON.stringify(patch === undefined ? { object, delete: true } : { object, patch });
   useEffect(() => {
     const abort = new AbortController();
     setAnswer(undefined);
@@ -30,8 +31,8 @@ export function Preview({ of: object, patch }: { of: { node: string } | { deploy
   }, [body]);
   if (!answer) return <p class="muted" role="status">Computing the preview…</p>;
   if (typeof answer === 'string') return <p class="problem" role="alert">No preview: {answer}</p>;
-  const { replicas, waiting, complete, incompleteReason } = answer;
-  const items = [...replicas, ...waiting.map((message) => ({ message, course: '' }))];
+  const { replicas, waiting, notes, complete, incompleteReason } = answer;
+  const items = [...replicas, ...[...waiting, ...notes].map((message) => ({ message, course: '' }))];
   return (
     <div role="status">
       {replicas.length === 0 && <p>No replica moves, starts or stops.</p>}

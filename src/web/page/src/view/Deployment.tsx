@@ -75,7 +75,9 @@ function Details({ deployment, own, history }: { deployment: ModelDeployment; ow
             {mayPatch && <button type="button" class="button" onClick={ask(spec.paused ? 'resume' : 'pause')}>{spec.paused ? 'Resume' : 'Pause'}</button>}
             {mayPatch && inRollout(deployment) && ROLLOUT_ACTIONS.map(([action, label]) => {
               const reason = unavailable(deployment, action);
-              return <button key={action} type="button" class="button" disabled={reason !== undefined} title={reason} onClick={ask(action)}>{label}</button>;
+              // A canary that waits needs this decision next.
+              const isNext = action === 'promote' && reason === undefined;
+              return <button key={action} type="button" class={isNext ? 'button primary' : 'button'} disabled={reason !== undefined} title={reason} onClick={ask(action)}>{label}</button>;
             })}
             {mayPatch && <button type="button" class="button" disabled={spec.paused} onClick={ask('restart')}>Restart</button>}
             {mayDelete && <button type="button" class="button danger-text" onClick={() => setQuestion({ kind: 'delete' })}>Delete</button>}
@@ -251,7 +253,6 @@ function Ask({ deployment, own, question, onClose }: { deployment: ModelDeployme
         <Dialog title={`Scale ${name}`} confirm="Scale" danger={wanted === 0} disabled={wanted === now || !isValid} onClose={onClose} onConfirm={() => actions.scale(deployment, wanted)}>
           <label class="field"><span>Replicas</span><input type="number" min="0" max="10000" step="1" value={wanted} onInput={(event) => setWanted(event.currentTarget.valueAsNumber)} /></label>
           <p class="muted">
-            {deployment.spec.autoscaling && 'The autoscaler of this deployment may change the number again. '}
             {plural(now, 'replica')} now.
             {wanted === 0 && ' With 0 replicas, no request is served until the deployment is scaled up.'}
           </p>
@@ -262,7 +263,8 @@ function Ask({ deployment, own, question, onClose }: { deployment: ModelDeployme
     case 'delete':
       return (
         <Dialog title={`Delete ${name}?`} confirm="Delete" danger onClose={onClose} onConfirm={() => actions.remove(DEPLOYMENTS, deployment)}>
-          <p>The deployment, its revisions and {plural(own.length, 'replica')} are deleted. Requests for <code>{deployment.spec.serving?.name ?? name}</code> fail afterwards. You cannot undo this.</p>
+          <p>The deployment, its revisions and {plural(own.length, 'replica')} are deleted. You cannot undo this.</p>
+          {preview(undefined)}
         </Dialog>
       );
     case 'undo':

@@ -23,6 +23,8 @@ export function Frame({ children }: { children: ComponentChildren }) {
     if (ended.value) expire();
   }, [ended.value]);
   const current = route.value[0] ?? 'macs';
+  // In a narrow window, the navigation scrolls sideways.
+  useEffect(() => document.querySelector('.nav [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' }), [current]);
   const user = session.value;
   return (
     <div class="frame">

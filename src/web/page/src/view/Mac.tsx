@@ -2,7 +2,8 @@
 
 import { useMemo, useState } from 'preact/hooks';
 import type { FleetNode, ModelReplica } from '../api/kinds';
-import { schedule, schedulePatch } from '../actions';
+import { remove, schedule, schedulePatch } from '../actions';
+import { NODES } from '../api/resources';
 import { nodeHealth } from '../fleet/health';
 import { parseQuantity } from '../format/quantity';
 import { bandwidth, bytes, number, percent, plural, seconds, short, UNKNOWN } from '../format/text';
@@ -23,7 +24,7 @@ import { useAllowed, useTitle } from '../ui/use';
 import { chipText } from './Fleet';
 import { ReplicaTable } from './Replicas';
 
-type Question = 'cordon' | 'uncordon' | 'drain';
+type Question = 'cordon' | 'uncordon' | 'drain' | 'remove';
 
 export function Mac({ name }: { name: string }) {
   useTitle(name);
@@ -42,6 +43,7 @@ export function Mac({ name }: { name: string }) {
 function Details({ node, own }: { node: FleetNode; own: ModelReplica[] }) {
   const [question, setQuestion] = useState<Question>();
   const mayPatch = useAllowed('patch', 'fleetnodes');
+  const mayDelete = useAllowed('delete', 'fleetnodes');
   const { status, spec } = node;
   const measured = status?.speed ?? status?.probe;
   const used = usage(node);
@@ -52,10 +54,11 @@ function Details({ node, own }: { node: FleetNode; own: ModelReplica[] }) {
     <>
       <ObjectHead
         back="Fleet" backTo={href('macs')} title={node.metadata.name} state={<State health={nodeHealth(node)} />}
-        actions={mayPatch && (
+        actions={(mayPatch || mayDelete) && (
           <>
-            <button type="button" class="button" onClick={() => setQuestion(stopped ? 'uncordon' : 'cordon')}>{stopped ? 'Uncordon' : 'Cordon'}</button>
-            <button type="button" class="button" disabled={spec.drain} onClick={() => setQuestion('drain')}>Drain</button>
+            {mayPatch && <button type="button" class="button" onClick={() => setQuestion(stopped ? 'uncordon' : 'cordon')}>{stopped ? 'Uncordon' : 'Cordon'}</button>}
+            {mayPatch && <button type="button" class="button" disabled={spec.drain} onClick={() => setQuestion('drain')}>Drain</button>}
+            {mayDelete && <button type="button" class="button danger-text" onClick={() => setQuestion('remove')}>Remove</button>}
           </>
         )}
       >
@@ -162,14 +165,15 @@ function Measurements({ node }: { node: FleetNode }) {
 
 function Question({ node, own, kind, onClose }: { node: FleetNode; own: ModelReplica[]; kind: Question; onClose: () => void }) {
   const name = node.metadata.name;
-  const verb = { cordon: 'Cordon', uncordon: 'Uncordon', drain: 'Drain' }[kind];
+  const verb = { cordon: 'Cordon', uncordon: 'Uncordon', drain: 'Drain', remove: 'Remove' }[kind];
   const running = own.reduce((sum, replica) => sum + (replica.status?.requests?.running ?? 0), 0);
-  const patch = schedulePatch(kind);
+  const patch = kind === 'remove' ? undefined : schedulePatch(kind);
   return (
-    <Dialog title={`${verb} ${name}?`} confirm={verb} danger={kind === 'drain'} onClose={onClose} onConfirm={() => schedule(node, patch)}>
+    <Dialog title={`${verb} ${name}?`} confirm={verb} danger={kind === 'drain' || kind === 'remove'} onClose={onClose} onConfirm={() => (patch ? schedule(node, patch) : remove(NODES, node))}>
       {kind === 'cordon' && <p>The scheduler places no new replica on this Mac. {plural(own.length, 'replica')} on it {own.length === 1 ? 'stays' : 'stay'}.</p>}
       {kind === 'uncordon' && <p>The scheduler may place replicas on this Mac again.{node.spec.drain && ' The drain ends.'}</p>}
       {kind === 'drain' && <p>The Mac is cordoned. {plural(running, 'in-flight request')} can finish.</p>}
+      {kind === 'remove' && <p>The Mac leaves the fleet. {plural(running, 'in-flight request')} {running === 1 ? 'fails' : 'fail'}.</p>}
       <Preview of={{ node: name }} patch={patch} />
     </Dialog>
   );

@@ -3,7 +3,7 @@
 import { useMemo } from 'preact/hooks';
 import { keyOf, type Basket, type CapacityPlan, type PlanVerdict } from '../api/kinds';
 import type { Health } from '../fleet/health';
-import { bandwidth, bytes, count, number, percent, plural, short, UNKNOWN } from '../format/text';
+import { bandwidth, bytes, count, gib, number, percent, plural, short, UNKNOWN } from '../format/text';
 import { href } from '../router';
 import { plans } from '../store';
 import { UsageBar } from '../ui/Bar';
@@ -72,7 +72,7 @@ function Verdict({ of }: { of: PlanVerdict }) {
       <dl class="summary">
         <Figure label="Demand satisfied" value={times(of.demandFactor)} note={of.proven ? 'proven maximum' : `at most ${times(of.demandFactorBound)}`} />
         <Figure label="Macs used" value={count(of.nodesUsed)} unit={`of ${count(of.nodes)}`} note={of.survivesNodeLoss ? 'survives the loss of one Mac' : 'does not survive the loss of one Mac'} />
-        <Figure label="Memory" value={bytes(headroom.memoryUsedBytes)} unit={`of ${bytes(headroom.memoryLimitBytes)}`} note={<UsageBar used={headroom.memoryUsedBytes} reserved={headroom.memoryUsedBytes} limit={headroom.memoryLimitBytes} label="Memory of the plan" />} />
+        <Figure label="Memory" value={gib(headroom.memoryUsedBytes)} unit={`of ${bytes(headroom.memoryLimitBytes)}`} note={<UsageBar used={headroom.memoryUsedBytes} reserved={headroom.memoryUsedBytes} limit={headroom.memoryLimitBytes} label="Memory of the plan" />} />
         <Figure label="Chips busy" value={percent(headroom.busyPercent)} unit={`of ${percent(headroom.busyLimitPercent)}`} note={<UsageBar used={headroom.busyPercent} reserved={headroom.busyPercent} limit={100} label="Utilization of the chips" />} />
         {of.price !== undefined && <Figure label="Price" value={count(of.price)} note={of.watts === undefined ? undefined : `${count(of.watts)} W under load`} />}
       </dl>

@@ -150,8 +150,8 @@ const MODEL_COLUMNS: Column<ModelRow>[] = [
   { id: 'name', title: 'Deployment', width: 20, sort: (row) => row.name, cell: (row) => row.name },
   { id: 'running', title: 'In flight', width: 10, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
   { id: 'waiting', title: 'Waiting', width: 9, numeric: true, priority: 2, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
-  { id: 'completed', title: 'Completed', width: 12, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
-  { id: 'failed', title: 'Failed', width: 9, numeric: true, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
+  { id: 'completed', title: 'Completed', width: 14, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
+  { id: 'failed', title: 'Failed', width: 9, numeric: true, priority: 2, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
   { id: 'rate', title: 'Last minute', hint: 'Finished requests of the last minute, or since this view was opened', width: 12, numeric: true, priority: 2, sort: (row) => row.lastMinute, cell: (row) => count(row.lastMinute) },
   { id: 'errors', title: 'Errors', hint: 'Requests without a complete response, since the gateway started', width: 28, sort: (row) => row.errors, cell: (row) => row.errors ?? 'none' },
 ];
@@ -220,7 +220,7 @@ const KEY_COLUMNS: Column<KeyRow>[] = [
     cell: ({ key }) => <><span class="cell-main">{key.metadata.name}</span><span class="cell-sub">{key.spec.secretHint ? `…${key.spec.secretHint}` : key.metadata.namespace}</span></>,
   },
   { id: 'models', title: 'Models', width: 14, priority: 2, sort: ({ key }) => key.spec.models?.join(), cell: ({ key }) => key.spec.models?.join(', ') ?? 'all' },
-  { id: 'requests', title: 'Requests today', width: 14, numeric: true, sort: ({ key }) => key.status?.requestsToday, cell: ({ key }) => count(key.status?.requestsToday) },
+  { id: 'requests', title: 'Requests today', width: 14, numeric: true, priority: 2, sort: ({ key }) => key.status?.requestsToday, cell: ({ key }) => count(key.status?.requestsToday) },
   {
     id: 'tokens', title: 'Tokens today', hint: 'Tokens of today, and the limit per day', width: 18, numeric: true, sort: ({ key }) => key.status?.tokensToday,
     cell: ({ key }) => <>{count(key.status?.tokensToday)}<Limit of={key.spec.tokensPerDay} /></>,

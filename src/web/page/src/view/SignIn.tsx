@@ -2,6 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import { signIn, signInProblem, unreachable } from '../session';
+import { Empty } from '../ui/State';
 import { useTitle } from '../ui/use';
 
 export function SignIn() {
@@ -44,14 +45,16 @@ export function SignIn() {
   );
 }
 
+/** Equals the frame in index.html until the server does not answer. */
 export function Waiting() {
   return (
-    <main class="sign-in">
-      <div class="sign-in-card" role="status">
-        <img src="/icon.svg" alt="" width="40" height="40" />
-        <h1>{unreachable.value ? 'The server does not answer' : 'Connecting…'}</h1>
-        {unreachable.value && <p class="muted">The page tries again every two seconds. Check that <code>rooflet server</code> runs.</p>}
-      </div>
-    </main>
+    <div class="frame">
+      <header class="top">
+        <span class="brand"><img src="/icon.svg" alt="" width="22" height="22" />rooflet</span>
+        <span class={`connection ${unreachable.value ? 'lost' : ''}`} role="status"><i class="dot" aria-hidden="true" />{unreachable.value ? 'Disconnected' : 'Connecting…'}</span>
+      </header>
+      <div class="nav" />
+      {unreachable.value && <main><Empty title="The server does not answer">The page tries again every two seconds. Check that <code>rooflet server</code> runs.</Empty></main>}
+    </div>
   );
 }
