@@ -81,7 +81,11 @@ impl Run<'_> {
         }
         let writer = self.world.control.writer(of);
         let was_dirty = std::mem::take(&mut writer.dirty) || writer.failed;
-        if of == Reconciler::NodeLifecycle && !was_dirty && self.world.all_nodes_renew() {
+        if of == Reconciler::NodeLifecycle
+            && !was_dirty
+            && self.world.all_nodes_renew()
+            && !self.world.may_evict_later()
+        {
             // The simulation omits single Lease renewals of healthy nodes. They do not change the
             // plan.
             self.world.wake_reconciler(of, NODE_MONITOR_PERIOD);

@@ -15,10 +15,11 @@ use crate::world::event::{Event, Reader, Reconciler, Write, WriteResponse};
 use crate::world::store::{Object, WriteError};
 use crate::world::writer::WriteResult;
 use rooflet_api::meta::lease_name;
-use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
+use rooflet_api::v1alpha1::{FleetNode, ModelReplica, TaintEffect};
 use rooflet_base::clock::since;
 use rooflet_controller::intent::{Deletion, FailedBatches, Intent, Intents, Snapshot, Version};
 use rooflet_controller::{binding_intents, deployment_intents, node_intents};
+use rooflet_scheduler::taints_of;
 
 fn result(intent: &Intent, response: &WriteResponse) -> WriteResult {
     match (intent, response) {
@@ -320,6 +321,12 @@ impl World<'_> {
 
     pub(crate) fn all_nodes_renew(&self) -> bool {
         self.control.stale_since.is_none() && self.nodes.iter().all(Self::renews)
+    }
+
+    /// Returns whether a taint can evict replicas later, although no object changes.
+    pub(crate) fn may_evict_later(&self) -> bool {
+        let mut taints = self.store.nodes.values().flat_map(|node| taints_of(node));
+        taints.any(|taint| taint.effect == TaintEffect::NoExecute)
     }
 
     pub(crate) fn pause_leader(&mut self, fault: usize) {
