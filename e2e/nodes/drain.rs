@@ -379,21 +379,27 @@ fn preview_of_a_drain_matches_the_drain() {
     });
 
     // Without another node, the replicas stay.
+    let was_drained = node;
     let node = placements(&cluster)[0].1.clone();
     let others: Vec<_> = (1..=4)
         .map(|number| format!("mini-{number}"))
         .filter(|name| *name != node)
         .collect();
-    let planned = cluster.rooflet(&format!("cordon {} --dry-run", others[0]));
+    // The drained node is cordoned already.
+    let free = others
+        .iter()
+        .find(|name| **name != was_drained)
+        .expect("three others");
+    let planned = cluster.rooflet(&format!("cordon {free} --dry-run"));
     assert_eq!(
         lines(&planned.stdout),
-        format!("fleetnode.rooflet.dev/{} cordoned (dry run)\n", others[0])
+        format!("fleetnode.rooflet.dev/{free} cordoned (dry run)\n")
     );
     let cordon = cluster.rooflet(&format!("cordon {}", others.join(" ")));
     assert!(cordon.status.success(), "{}", lines(&cordon.stderr));
     assert!(
-        !lines(&cordon.stdout).contains("already"),
-        "{}",
+        lines(&cordon.stdout).contains(&format!("{free} cordoned")),
+        "the dry run has cordoned {free}: {}",
         lines(&cordon.stdout)
     );
     let stuck = cluster.rooflet(&format!("drain {node} --dry-run"));

@@ -30,7 +30,7 @@ const MAX_NEW_REPLICAS: usize = 2_000;
 
 /// Change of one object.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(try_from = "ChangeRequest")]
+#[serde(try_from = "self::ChangeRequest")]
 pub struct ProposedChange {
     pub object: ChangedObject,
     pub change: Change,

@@ -55,10 +55,10 @@ export async function adversity({ browser, fleet }) {
     await live(page);
     const line = await page.evaluate(async (path) => {
       const response = await fetch(`/proxy/watch?path=${encodeURIComponent(path)}`);
-      return (await response.text()).split('\n').find((text) => text.startsWith('{'));
+      return (await response.text()).split('\n').find((text) => text.includes('410'));
     }, `/apis/rooflet.dev/v1alpha1/fleetnodes?resourceVersion=${version}`);
-    const { status, body, event } = JSON.parse(line);
-    assert.equal(event?.object.code ?? body?.code ?? status, 410, line);
+    const { event } = JSON.parse(line);
+    assert.deepEqual([event.type, event.object.code, event.object.reason], ['ERROR', 410, 'Expired']);
     // The new watch delivers changes.
     cordon('mini-5', true);
     await row.getByText('Cordoned').waitFor();

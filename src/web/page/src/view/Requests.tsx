@@ -148,12 +148,12 @@ interface ModelRow {
 
 const MODEL_COLUMNS: Column<ModelRow>[] = [
   { id: 'name', title: 'Deployment', width: 20, sort: (row) => row.name, cell: (row) => row.name },
-  { id: 'running', title: 'In flight', width: 10, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
+  { id: 'running', title: 'In flight', width: 12, numeric: true, sort: (row) => row.running, cell: (row) => count(row.running) },
   { id: 'waiting', title: 'Waiting', width: 9, numeric: true, priority: 2, sort: (row) => row.waiting, cell: (row) => count(row.waiting) },
-  { id: 'completed', title: 'Completed', width: 14, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
+  { id: 'completed', title: 'Completed', width: 18, numeric: true, sort: (row) => row.completed, cell: (row) => count(row.completed) },
   { id: 'failed', title: 'Failed', width: 9, numeric: true, priority: 2, sort: (row) => row.failed, cell: (row) => (row.failed > 0 ? <b class="attention">{count(row.failed)}</b> : '0') },
   { id: 'rate', title: 'Last minute', hint: 'Finished requests of the last minute, or since this view was opened', width: 12, numeric: true, priority: 2, sort: (row) => row.lastMinute, cell: (row) => count(row.lastMinute) },
-  { id: 'errors', title: 'Errors', hint: 'Requests without a complete response, since the gateway started', width: 28, sort: (row) => row.errors, cell: (row) => row.errors ?? 'none' },
+  { id: 'errors', title: 'Errors', hint: 'Requests without a complete response, since the gateway started', width: 20, sort: (row) => row.errors, cell: (row) => row.errors ?? 'none' },
 ];
 
 /** Keeps the counters of the last readings, one per interval. */
