@@ -121,10 +121,7 @@ fn fit_prefill(
         let parameters: PrefillParameters = vector.with(logarithms);
         observed
             .iter()
-            .map(|(row, seconds)| {
-                let predicted = parameters.time(&row.prefill, row.chip(), &row.case.build).total();
-                (predicted.ln() - seconds) / row.prefill_deviation
-            })
+            .map(|(row, seconds)| (row.predicted_prefill(&parameters).ln() - seconds) / row.prefill_deviation)
             .collect()
     });
     vector.with(&found)

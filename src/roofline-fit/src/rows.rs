@@ -17,13 +17,17 @@ const ID: &str = "id";
 const SECOND_SET: char = 'n';
 
 /// Rows that contradict their own source.
-const CONTRADICTORY: [(&str, &str); 2] = [
+const CONTRADICTORY: [(&str, &str); 4] = [
+    ("83", FASTER_THAN_SHORTER),
     ("196", "the file of the source describes another model (27B)"),
     (
         "308",
         "the same source lists eight times the rate for the same case (row 314)",
     ),
+    ("201", "23 % slower than both longer contexts of the same table"),
 ];
+
+const FASTER_THAN_SHORTER: &str = "15 % faster than both shorter contexts of the same table";
 
 /// Scale of a row's error, as a logarithm: of a table with its method, and of an anecdote.
 const DEVIATION_A: f64 = 0.03;
@@ -51,6 +55,8 @@ pub(crate) struct Measurement {
     pub decode_rate: Option<f64>,
     /// Seconds of the prefill.
     pub prefill_seconds: Option<f64>,
+    /// True if these seconds are those from the request to the first token.
+    from_request: bool,
     /// Scale of the error, as a logarithm.
     pub(super) decode_deviation: f64,
     pub(super) prefill_deviation: f64,
@@ -93,6 +99,7 @@ impl Measurement {
             prefill: PrefillWork::new(&case.model, case.workload),
             decode_rate,
             prefill_seconds,
+            from_request: rate.is_none(),
             decode_deviation: deviation * batch_factor,
             prefill_deviation: if rate.is_some() {
                 deviation
@@ -110,6 +117,16 @@ impl Measurement {
     /// Returns the predicted decode step.
     pub(super) fn predicted_step(&self, decode: &DecodeParameters, prefill: &PrefillParameters) -> StepTime {
         decode.batch_time(prefill, self.chip(), &self.case.build, (&self.step, &self.alone))
+    }
+
+    /// Returns the predicted seconds of the prefill, or to the first token if the row has those.
+    pub(super) fn predicted_prefill(&self, prefill: &PrefillParameters) -> f64 {
+        let (chip, build) = (self.chip(), &self.case.build);
+        if self.from_request {
+            prefill.first_token(&self.prefill, chip, build)
+        } else {
+            prefill.time(&self.prefill, chip, build).total()
+        }
     }
 
     /// Returns the seconds of one decode step; for a wall-clock row, the seconds per token.

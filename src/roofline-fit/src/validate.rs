@@ -388,10 +388,7 @@ fn decode_error(constants: &Constants, row: &Measurement) -> Option<f64> {
 
 /// Returns ln(measured / predicted) of the rate of prefill.
 fn prefill_error(constants: &Constants, row: &Measurement) -> Option<f64> {
-    let predicted = constants
-        .prefill
-        .time(&row.prefill, row.chip(), &row.case.build)
-        .total();
+    let predicted = row.predicted_prefill(&constants.prefill);
     row.prefill_seconds.map(|measured| (predicted / measured).ln())
 }
 

@@ -73,7 +73,8 @@ pub enum ReportedRate {
     PerStream,
     /// Total rate of a batch.
     Aggregate,
-    /// Tokens of an answer over its total time, including prefill.
+    /// Tokens of an answer over its total time, including prefill. All tables of llmfit count in
+    /// this way, except those of Ollama.
     WallClock { generated: f64 },
     /// Tokens of a server's answers to a batch of requests, over the time from the first request to
     /// the last answer.
@@ -81,7 +82,7 @@ pub enum ReportedRate {
 }
 
 impl ReportedRate {
-    fn parse(kind: &str, note: &str, batch: u32, generated: u32) -> Self {
+    fn parse(kind: &str, note: &str, batch: u32, generated: u32, build: &EngineBuild) -> Self {
         let answered = f64::from(generated);
         match kind {
             "e2e_wall" if generated > 0 => Self::WallClock { generated: answered },
@@ -89,6 +90,7 @@ impl ReportedRate {
                 Self::Requests { generated: answered }
             }
             _ if batch > 1 => Self::Aggregate,
+            _ if generated > 0 && build.measures_whole_answers() => Self::WallClock { generated: answered },
             _ => Self::PerStream,
         }
     }
@@ -162,7 +164,7 @@ impl Case {
         let context_tokens = context_tokens.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
         let batch = assumptions.number(row, BATCH).unwrap_or(1).max(1);
         let kind = optional(row, KIND).unwrap_or_default();
-        let reported = ReportedRate::parse(kind, note, batch, generated);
+        let reported = ReportedRate::parse(kind, note, batch, generated, &build);
         if matches!(reported, ReportedRate::Requests { .. }) {
             let remark = "the rate counts whole requests, whose prompts are unknown";
             assumptions.assume(remark.to_owned(), WHOLE_REQUESTS);

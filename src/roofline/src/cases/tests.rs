@@ -84,6 +84,27 @@ fn rate_over_whole_requests_includes_their_overhead() {
     assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
 }
 
+/// llmfit's `bench.rs` divides the tokens of an answer by the time of the request. Ollama reports
+/// the time of its decode.
+#[test]
+fn rates_of_llmfit_count_the_prefill_except_those_of_ollama() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let reported = |engine: &str, release: &str| {
+        let cells = [
+            ("engine", engine),
+            ("engine_version", release),
+            ("gen_tokens", "250"),
+        ];
+        Case::parse(&row(&cells), &shapes).unwrap().reported
+    };
+    let whole = ReportedRate::WallClock { generated: 250.0 };
+    for engine in ["mlx-lm", "llama.cpp", "vllm-mlx"] {
+        assert_eq!(reported(engine, "llmfit 2026-08/09"), whole, "{engine}");
+        assert_eq!(reported(engine, "2026-08"), ReportedRate::PerStream, "{engine}");
+    }
+    assert_eq!(reported("ollama", "llmfit 1.1.6"), ReportedRate::PerStream);
+}
+
 /// Sizes of Gemma 3 12B in its repositories. The MLX version has a vision tower and a second head;
 /// the GGUF version is a mix.
 #[test]

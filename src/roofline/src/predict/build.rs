@@ -106,6 +106,23 @@ impl EngineBuild {
         self.program.as_deref()
     }
 
+    /// Returns whether the program builds a detokenizer from the whole vocabulary for each request.
+    /// mlx-lm's `stream_generate` does so before the prefill (`tokenizer_utils.py`).
+    pub(super) fn builds_detokenizers(&self) -> bool {
+        self.program() == Some("mlx-lm")
+    }
+
+    /// Returns whether a rate in tables of this build counts the whole answer, including its
+    /// prefill. llmfit divides the tokens of an answer by the time of the request. Only for Ollama,
+    /// which reports the time of its decode, it uses that time (`bench.rs`).
+    pub(crate) fn measures_whole_answers(&self) -> bool {
+        let from_llmfit = self.release().is_some_and(|release| release.contains("llmfit"));
+        from_llmfit
+            && !self
+                .program()
+                .is_some_and(|program| program.starts_with("ollama"))
+    }
+
     pub fn is_warm_server(&self) -> bool {
         self.warm_server
     }

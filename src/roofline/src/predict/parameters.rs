@@ -19,7 +19,7 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
 });
 
 /// Version of the format. It increases if a constant is added, removed or redefined.
-pub const SCHEMA_VERSION: u32 = 5;
+pub const SCHEMA_VERSION: u32 = 6;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -133,6 +133,9 @@ pub struct PrefillParameters {
     pub unfused_score_cost: f64,
     /// Fixed milliseconds of servers, instead of those of their engines.
     pub server_ms: BTreeMap<String, f64>,
+    /// Microseconds per entry of the vocabulary to build a detokenizer, before the first token of
+    /// each request to mlx-lm.
+    pub detokenizer_us: f64,
     /// Factor of attention scores in latent attention, which has no fused kernel.
     pub latent_score_cost: f64,
     /// Share of the routed experts' reads, relative to independent tokens. Tokens of one prompt
@@ -159,6 +162,8 @@ pub struct EnginePrefill {
     /// Cost factors of attention scores and of linear layers' recurrences.
     pub score_cost: f64,
     pub recurrence_cost: f64,
+    /// Size of a head with which the work per score equals that of its products.
+    pub score_width: f64,
     /// Factor of both costs on matrix units, which accelerate attention less than matrix products.
     pub matrix_unit_scores: f64,
     /// Rate factor of routed experts.

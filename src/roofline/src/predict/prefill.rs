@@ -1,16 +1,17 @@
 //! Prefill speed and time to first token.
 //!
 //! ```text
-//! t = (F_weights/e + a·F_scores + b·F_recurrence)/(rate·cores·n/(n+n₀))
-//!     + W(n)/(0.8·BW) + t_fixed (+ ρ·resident if idle)
+//! t = (F_weights/e + a·F_scores·(1 + s/head size) + b·F_recurrence)/(rate·cores·n/(n+n₀))
+//!     + W(n)/(0.8·BW) + t_fixed (+ ρ·resident if idle) (+ δ·vocabulary with mlx-lm)
 //! ```
 //!
 //! n is the number of tokens that are not cached. F are floating-point operations (see
 //! `rooflet_model::dimensions`). W is the bytes of weights that n tokens read, including the
 //! experts that they use. ρ is the cost of making idle weights resident for the GPU again. It
-//! dominates short prompts of large models on MLX after idle seconds. GPUs before
-//! M3 emulate bfloat16, the type of most models for MLX. docs/roofline.md describes the constants
-//! and their fit.
+//! dominates short prompts of large models on MLX after idle seconds. δ is the time in which mlx-lm
+//! builds a detokenizer for each request; it delays the first token, but not the prefill. GPUs
+//! before M3 emulate bfloat16, the type of most models for MLX. docs/roofline.md describes the
+//! constants and their fit.
 
 use super::build::EngineBuild;
 use super::parameters::{EnginePrefill, Packing, PrefillParameters, release_factor};
@@ -30,6 +31,9 @@ const EMULATED_BFLOAT: f64 = 133.0 / 178.0;
 const UNKNOWN_SERVER_MS: f64 = 15.0;
 /// First generation with native bfloat16.
 const FIRST_BFLOAT_GENERATION: u32 = 3;
+
+/// Size of a head to which the cost of scores refers.
+const REFERENCE_HEAD: f64 = 128.0;
 
 /// Tile size of prefill kernels (MLX's `qmm`, llama.cpp's `mul_mm`), in tokens. Fewer tokens need
 /// the same time.
@@ -54,6 +58,8 @@ pub struct PrefillWork {
     /// Operations in matrices.
     pub matrices: f64,
     pub scores: f64,
+    /// Operations of attention divided by the size of a head: proportional to the number of scores.
+    pub score_count: f64,
     /// Operations of the scores of latent attention.
     pub latent_scores: f64,
     /// Operations of linear layers, whose state passes from token to token.
@@ -66,6 +72,8 @@ pub struct PrefillWork {
     pub super_blocks: bool,
     pub experts: bool,
     pub native_floats: bool,
+    /// Entries of the vocabulary.
+    pub vocabulary: f64,
 }
 
 impl PrefillWork {
@@ -84,11 +92,23 @@ impl PrefillWork {
         };
         let recurrence = of_kind(|attention| matches!(attention, Attention::GatedDelta { .. }));
         let latent_scores = of_kind(|attention| matches!(attention, Attention::Latent { .. }));
+        let score_count = |attention: Attention| match attention {
+            Attention::Grouped { head_dim, .. } => {
+                attention.score_flops(tokens, cached) / f64::from(head_dim.max(1))
+            }
+            Attention::Latent { .. } | Attention::GatedDelta { .. } => 0.0,
+        };
         let read = model.weights.streamed(&model.dimensions, tokens).0 as f64;
         Self {
             tokens: f64::from(tokens),
             matrices,
             scores: scores - recurrence - latent_scores,
+            score_count: model
+                .dimensions
+                .layers
+                .iter()
+                .map(|layer| score_count(layer.attention))
+                .sum(),
             latent_scores,
             recurrence,
             read,
@@ -98,6 +118,7 @@ impl PrefillWork {
             super_blocks: model.weights.super_blocks,
             experts: model.dimensions.expert_layers() > 0,
             native_floats: model.weights.native_floats,
+            vocabulary: f64::from(model.dimensions.vocabulary),
         }
     }
 
@@ -108,6 +129,7 @@ impl PrefillWork {
             tokens,
             matrices: 2.0 * weights * tokens,
             scores: 0.0,
+            score_count: 0.0,
             latent_scores: 0.0,
             recurrence: 0.0,
             read: 0.0,
@@ -117,6 +139,7 @@ impl PrefillWork {
             super_blocks: step.super_blocks,
             experts: step.expert_layers > 0.0,
             native_floats: step.native_floats,
+            vocabulary: 0.0,
         }
     }
 }
@@ -147,9 +170,12 @@ impl PrefillTime {
 
 impl EnginePrefill {
     /// Returns the operations of attention, converted to operations of matrix products.
-    /// `score_cost` and `latent` are the factors of the kernels.
+    /// `score_cost` and `latent` are the factors of the kernels. A score costs an exponential
+    /// whatever the size of its head, so small heads cost more per operation.
     pub(super) fn attention_flops(&self, work: &PrefillWork, score_cost: f64, latent: f64) -> f64 {
-        score_cost * (work.scores + latent * work.latent_scores) + self.recurrence_cost * work.recurrence
+        let exponentials = self.score_width / REFERENCE_HEAD;
+        let scores = (work.scores + self.score_width * work.score_count) / (1.0 + exponentials);
+        score_cost * (scores + latent * work.latent_scores) + self.recurrence_cost * work.recurrence
     }
 }
 
@@ -187,6 +213,22 @@ impl PrefillParameters {
             reading: read / (WEIGHT_READ_EFFICIENCY * chip.bandwidth.0) * release,
             fixed: self.fixed_ms(work, build) / 1e3 * release,
         }
+    }
+
+    /// Returns the seconds between a request and the start of its prefill: mlx-lm builds a
+    /// detokenizer from the vocabulary for each request. Its own figures of the prefill begin later.
+    fn preparation(&self, work: &PrefillWork, chip: &ChipVariant, build: &EngineBuild) -> f64 {
+        let per_entry = if build.builds_detokenizers() {
+            self.detokenizer_us / 1e6
+        } else {
+            0.0
+        };
+        work.vocabulary * per_entry * release_factor(&self.releases, &self.machines, chip, build)
+    }
+
+    /// Returns the seconds from the request to the first token.
+    pub fn first_token(&self, work: &PrefillWork, chip: &ChipVariant, build: &EngineBuild) -> f64 {
+        self.time(work, chip, build).total() + self.preparation(work, chip, build)
     }
 }
 
@@ -247,6 +289,9 @@ impl PrefillPrediction {
                 )
             }
         };
+        let preparation = hardware
+            .chip()
+            .map_or(0.0, |chip| parameters.prefill.preparation(&work, chip, build));
         let fast = spread.fast + hardware.faster_when_cold();
         let mut seconds = Interval::around(time.total(), fast, spread.slow);
         if build.program.is_none() && hardware.chip().is_some() {
@@ -255,7 +300,7 @@ impl PrefillPrediction {
         }
         Self {
             tokens_per_second: seconds.recip().scale(work.tokens),
-            first_token_seconds: seconds,
+            first_token_seconds: seconds.scale(1.0 + preparation / time.total()),
             basis,
             binding: time.binding(),
         }
