@@ -1,7 +1,7 @@
 //! Prefill speed and time to first token.
 //!
 //! ```text
-//! t = (F_weights/e + a·F_scores·(1 + s/head size) + b·F_recurrence)/(rate·cores·n/(n+n₀))
+//! t = (F_weights/e + a·F_scores·(1 + s/head)/(1 + s/128) + b·F_recurrence)/(rate·cores·n/(n+n₀))
 //!     + W(n)/(0.8·BW) + t_fixed (+ ρ·resident if idle) (+ δ·vocabulary with mlx-lm)
 //! ```
 //!
