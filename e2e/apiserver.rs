@@ -135,6 +135,79 @@ spec: {policyName: owners, validationActions: [Deny]}
 }
 
 #[test]
+fn admission_policy_checks_permissions_and_types() {
+    let Some(cluster) = start(&[]) else { return };
+    let kubectl = &cluster.kubectl;
+    let policy = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: keepers}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE]}
+  validations:
+  - expression: "authorizer.group('').resource('secrets').namespace(request.namespace).check('delete').allowed()"
+    messageExpression: "request.userInfo.username + ' cannot delete Secrets'"
+  - expression: "!has(object.data) || object.data.all(key, value, key != value)"
+  - expression: "!has(object.data.nested.key)"
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: keepers}
+spec: {policyName: keepers, validationActions: [Deny]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: authors}
+rules:
+- {apiGroups: [""], resources: [configmaps], verbs: [create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: authors}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: authors}
+subjects:
+- {apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}
+"#;
+    kubectl.apply(policy).ok();
+    kubectl.run("create configmap a --from-literal=x=y").ok();
+    let denied = kubectl.run("create configmap b --as=alice").expect_failure();
+    assert!(
+        denied.contains("denied request: alice cannot delete Secrets"),
+        "{denied}"
+    );
+    let denied = kubectl
+        .run("create configmap c --from-literal=x=x")
+        .expect_failure();
+    assert!(
+        denied.contains("failed expression: !has(object.data) || "),
+        "{denied}"
+    );
+    let status = eventually("a checked policy", || {
+        let status = kubectl
+            .run("get validatingadmissionpolicy keepers -o jsonpath={.status}")
+            .ok();
+        match status.contains("\"observedGeneration\":1") {
+            true => Ok(status),
+            false => Err(status),
+        }
+    });
+    let field = "spec.validations[2].expression";
+    assert!(
+        status.contains(field) && status.matches("fieldRef").count() == 1,
+        "{status}"
+    );
+    assert!(
+        status.contains("/v1, Kind=ConfigMap: ERROR: ")
+            && status.contains("type 'string' does not support field selection"),
+        "{status}"
+    );
+    let table = kubectl.run("get validatingadmissionpolicies").ok();
+    assert!(table.contains("keepers"), "{table}");
+}
+
+#[test]
 fn mutating_admission_policy_changes_new_objects() {
     let Some(cluster) = start(&[]) else { return };
     let kubectl = &cluster.kubectl;

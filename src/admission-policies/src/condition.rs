@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
+use crate::request::Inputs;
 use crate::{items, text};
-use rooflet_apimachinery::schema::cel::dynamic::{self, Program, Variables};
+use rooflet_apimachinery::schema::cel::dynamic::{self, Phase, Program, Variables};
 
 /// Names of the variables, except the composed ones.
 pub(crate) const ROOTS: [&str; 5] = ["object", "oldObject", "request", "params", "namespaceObject"];
@@ -77,25 +78,41 @@ pub(crate) struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// Binds the variables that the expressions use. `value` returns the value of a variable.
+    /// Binds the variables that the expressions use, except the permissions of the user.
     pub(crate) fn new<'e>(
         expressions: impl Iterator<Item = &'e Expression> + Clone,
-        value: impl Fn(&str) -> Value,
+        inputs: &Inputs<'_>,
     ) -> Self {
         let mut variables = dynamic::variables();
+        let programs = expressions.filter_map(|each| each.program.as_ref().ok());
         for root in ROOTS {
-            let programs = expressions.clone().filter_map(|each| each.program.as_ref().ok());
             let uses = programs
+                .clone()
                 .map(|program| program.uses(root))
                 .fold((false, false), |one, other| (one.0 || other.0, one.1 || other.1));
             if uses.0 || uses.1 {
-                dynamic::add(&mut variables, root, &value(root), uses);
+                dynamic::add(&mut variables, root, &inputs.value(root), uses);
             }
         }
         Self {
             variables,
             composed: None,
         }
+    }
+
+    /// Binds the variables that the expressions use.
+    pub(crate) fn with_authorizer<'e>(
+        expressions: impl Iterator<Item = &'e Expression> + Clone,
+        inputs: &Inputs<'_>,
+    ) -> Self {
+        let mut scope = Self::new(expressions.clone(), inputs);
+        let mut programs = expressions.filter_map(|each| each.program.as_ref().ok());
+        if programs.any(Program::uses_authorizer) {
+            let authorizer = inputs.source.authorizer();
+            let resource = inputs.request.access();
+            dynamic::add_authorizer(&mut scope.variables, &authorizer, resource);
+        }
+        scope
     }
 
     /// Adds the composed variables.
@@ -116,13 +133,20 @@ impl<'a> Scope<'a> {
             false => format!("expression '{}' resulted in error: {err}", expression.source),
         })
     }
-    /// Returns true if all conditions are true.
-    pub(crate) fn meets(&self, conditions: &[Expression]) -> Result<bool, String> {
+
+    /// Returns true if all match conditions are true.
+    pub(crate) fn meets(conditions: &[Expression], inputs: &Inputs<'_>) -> Result<bool, String> {
+        if conditions.is_empty() {
+            return Ok(true);
+        }
+        let scope = Self::with_authorizer(conditions.iter(), inputs);
+        dynamic::start(Phase::MatchConditions);
         let mut errors = Vec::new();
         for condition in conditions {
-            match self.evaluate(condition) {
+            match scope.evaluate(condition) {
                 Ok(Cel::Bool(true)) => {}
                 Ok(_) => return Ok(false),
+                Err(err) if dynamic::is_out_of_budget() => return Err(err),
                 Err(err) => errors.push(err),
             }
         }

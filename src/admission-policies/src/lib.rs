@@ -4,19 +4,18 @@
 //! The messages are those of kube-apiserver.
 
 mod binding;
-mod check;
 mod condition;
+mod declarations;
 mod defaults;
 mod literal;
 mod matching;
 mod mutating;
 mod mutation;
-mod operands;
 mod parameters;
 mod policies;
 mod policy;
 mod request;
-mod types;
+mod type_checking;
 mod validate;
 mod validate_mutating;
 mod validating;
@@ -25,6 +24,7 @@ pub use mutating::MutateError;
 pub use parameters::{ParamKind, ParamQuery};
 pub use policies::{Kind, Policies};
 pub use request::{Operation, Place, Request, Source, Subject};
+pub use type_checking::{GroupVersionKind, Schemas, expression_warnings};
 pub use validating::{Denial, Outcome};
 
 use serde_json::Value;

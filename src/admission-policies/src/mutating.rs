@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::binding::{Bound, missing_kind};
 use crate::mutation::{MutatingPolicy, PatchError};
-use crate::request::{Place, Request, Source, Subject};
+use crate::request::{Inputs, Place, Request, Source, Subject};
 use crate::text;
 
 /// Failure of mutating policies.
@@ -104,8 +104,12 @@ fn pass(
         let denied =
             |fault: &str| format!("policy '{name}' with binding '{binding}' denied request: {fault}");
         let matches = {
-            let source: &dyn Source = &*subject;
-            policy.matches(|root| request.root(root, place, parameter, source))
+            policy.matches(&Inputs {
+                request,
+                place,
+                parameter,
+                source: &*subject,
+            })
         };
         match matches {
             Ok(true) => {}
@@ -120,8 +124,13 @@ fn pass(
         }
         for mutation in &policy.mutations {
             let patched = {
-                let value = |root: &str| request.root(root, place, parameter, &*subject);
-                policy.patched(mutation, &*subject, place, value)
+                let inputs = Inputs {
+                    request,
+                    place,
+                    parameter,
+                    source: &*subject,
+                };
+                policy.patched(mutation, &*subject, &inputs)
             };
             let replaced = patched.and_then(|object| {
                 let replaced = subject.replace(place, object);

@@ -8,9 +8,10 @@ use crate::condition::{Composed, Expression, Scope};
 use crate::literal;
 use crate::matching::Match;
 use crate::parameters::ParamKind;
-use crate::request::{Place, Subject};
+use crate::request::{Inputs, Place, Subject};
 use crate::{items, text};
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
+use rooflet_apimachinery::schema::cel::dynamic::{self, Phase};
 
 /// Operations of a JSON patch (RFC 6902).
 const OPERATORS: [&str; 6] = ["add", "copy", "move", "remove", "replace", "test"];
@@ -86,9 +87,9 @@ impl MutatingPolicy {
         }
     }
 
-    /// Returns true if the match conditions are true. `value` returns the value of a variable.
-    pub(crate) fn matches(&self, value: impl Fn(&str) -> Value) -> Result<bool, String> {
-        Scope::new(self.conditions.iter(), value).meets(&self.conditions)
+    /// Returns true if the match conditions are true.
+    pub(crate) fn matches(&self, inputs: &Inputs<'_>) -> Result<bool, String> {
+        Scope::meets(&self.conditions, inputs)
     }
 
     /// Returns the object after a mutation.
@@ -96,13 +97,15 @@ impl MutatingPolicy {
         &self,
         mutation: &Mutation,
         subject: &dyn Subject,
-        place: &Place,
-        value: impl Fn(&str) -> Value,
+        inputs: &Inputs<'_>,
     ) -> Result<Value, PatchError> {
         let variables = self.variables.iter().map(|(_, expression)| expression);
         let composed = Composed::new(&self.variables);
-        let scope = Scope::new(variables.chain([&mutation.expression]), value).with(&composed);
+        let expressions = variables.chain([&mutation.expression]);
+        let scope = Scope::with_authorizer(expressions, inputs).with(&composed);
+        dynamic::start(Phase::Expressions);
         let patch = scope.evaluate(&mutation.expression).map_err(PatchError::Policy)?;
+        let place = inputs.place;
         let object = subject.object(place);
         let patched = match mutation.form {
             Form::Configuration => configured(&patch, &object, subject, place),

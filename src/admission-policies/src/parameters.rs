@@ -22,11 +22,13 @@ impl ParamKind {
 
     /// Returns the form of kube-apiserver in messages.
     pub(crate) fn shown(&self) -> String {
-        let (group, version) = self
-            .api_version
-            .split_once('/')
-            .unwrap_or(("", &self.api_version));
+        let (group, version) = self.group_version();
         format!("{group}/{version}, Kind={}", self.kind)
+    }
+
+    pub(crate) fn group_version(&self) -> (&str, &str) {
+        let parts = self.api_version.split_once('/');
+        parts.unwrap_or(("", &self.api_version))
     }
 }
 

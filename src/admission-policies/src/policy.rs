@@ -1,13 +1,16 @@
 //! Compiled policy: match conditions, variables, validations and audit annotations.
 
+use std::cell::LazyCell;
+
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
 use crate::condition::{Composed, Expression, Scope};
 use crate::matching::Match;
 use crate::parameters::ParamKind;
+use crate::request::Inputs;
 use crate::{items, text};
-use rooflet_apimachinery::schema::cel::dynamic;
+use rooflet_apimachinery::schema::cel::dynamic::{self, Phase};
 
 /// Maximum length of the text that a `messageExpression` returns.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
@@ -68,30 +71,28 @@ impl Policy {
         }
     }
 
-    fn expressions(&self) -> impl Iterator<Item = &Expression> + Clone {
-        let variables = self.variables.iter().map(|(_, expression)| expression);
-        let annotations = self.annotations.iter().map(|(_, expression)| expression);
-        let validations = self
-            .validations
-            .iter()
-            .flat_map(|one| std::iter::once(&one.expression).chain(&one.message_expression));
-        self.conditions
-            .iter()
-            .chain(variables)
-            .chain(annotations)
-            .chain(validations)
+    fn variables(&self) -> impl Iterator<Item = &Expression> + Clone {
+        self.variables.iter().map(|(_, expression)| expression)
     }
 
-    /// Evaluates the policy. `value` returns the value of a variable.
-    pub(crate) fn evaluate(&self, value: impl Fn(&str) -> Value) -> Evaluation {
-        let scope = Scope::new(self.expressions(), value);
-        match scope.meets(&self.conditions) {
+    pub(crate) fn evaluate(&self, inputs: &Inputs<'_>) -> Evaluation {
+        match Scope::meets(&self.conditions, inputs) {
             Ok(true) => {}
             Ok(false) => return Evaluation::default(),
             Err(message) => return self.failed(0, message),
         }
         let composed = Composed::new(&self.variables);
-        let scope = scope.with(&composed);
+        let validations = self.validations.iter().map(|one| &one.expression);
+        let scope = Scope::with_authorizer(self.variables().chain(validations), inputs).with(&composed);
+        // Messages cannot depend on permissions, not even by a composed variable.
+        let composed_for_messages = Composed::new(&self.variables);
+        let messages = self
+            .validations
+            .iter()
+            .filter_map(|one| one.message_expression.as_ref());
+        let for_messages = || Scope::new(self.variables().chain(messages.clone()), inputs);
+        let for_messages = LazyCell::new(|| for_messages().with(&composed_for_messages));
+        dynamic::start(Phase::Expressions);
         let mut result = Evaluation::default();
         for (index, validation) in self.validations.iter().enumerate() {
             match scope.evaluate(&validation.expression) {
@@ -99,7 +100,7 @@ impl Policy {
                 Err(message) => result.failures.extend(self.failed(index, message).failures),
                 Ok(_) => result.failures.push(Failure {
                     index,
-                    message: validation.message(&scope),
+                    message: validation.message(&for_messages),
                     reason: validation.reason.clone(),
                 }),
             }
@@ -107,17 +108,34 @@ impl Policy {
                 return result;
             }
         }
-        for (key, expression) in &self.annotations {
+        result.annotate(self, inputs);
+        result
+    }
+}
+
+impl Evaluation {
+    /// Adds the audit annotations. As in kube-apiserver, they have a budget of their own, and their
+    /// evaluation has no permissions.
+    fn annotate(&mut self, policy: &Policy, inputs: &Inputs<'_>) {
+        if policy.annotations.is_empty() {
+            return;
+        }
+        let composed = Composed::new(&policy.variables);
+        let annotations = policy.annotations.iter().map(|(_, expression)| expression);
+        let scope = Scope::new(policy.variables().chain(annotations), inputs).with(&composed);
+        dynamic::start(Phase::Expressions);
+        for (key, expression) in &policy.annotations {
             match annotation(&scope, expression) {
                 Ok(value) if value.is_empty() => {}
-                Ok(value) => result.annotations.push((key.clone(), value)),
-                Err(message) if self.fails => result.annotation_errors.push(message),
+                Ok(value) => self.annotations.push((key.clone(), value)),
+                Err(message) if policy.fails => self.annotation_errors.push(message),
                 Err(_) => {}
             }
         }
-        result
     }
+}
 
+impl Policy {
     /// Returns the failure for an error, if the policy does not ignore errors.
     fn failed(&self, index: usize, message: String) -> Evaluation {
         let failure = Failure {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::parameters::ParamQuery;
+use rooflet_apimachinery::schema::cel::authorizer::{Authorizer, ResourceAccess};
 
 /// Operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub trait Source {
     fn old_object(&self, place: &Place) -> Value;
     /// Returns the user in the form of a review.
     fn user(&self) -> Value;
+    /// Returns the permissions of the user.
+    fn authorizer(&self) -> Arc<dyn Authorizer>;
     /// Returns a Namespace.
     fn namespace(&self, name: &str) -> Option<Arc<Value>>;
     /// Returns the parameters of a binding, or the fault of its configuration.
@@ -82,6 +85,28 @@ pub trait Subject: Source {
     fn replace(&mut self, place: &Place, object: Value) -> Result<(), String>;
 }
 
+/// Values of the variables of expressions.
+pub(crate) struct Inputs<'a> {
+    pub(crate) request: &'a Request<'a>,
+    pub(crate) place: &'a Place,
+    pub(crate) parameter: &'a Value,
+    pub(crate) source: &'a dyn Source,
+}
+
+impl Inputs<'_> {
+    /// Returns the value of a variable.
+    pub(crate) fn value(&self, variable: &str) -> Value {
+        match variable {
+            "object" => self.source.object(self.place),
+            "oldObject" => self.source.old_object(self.place),
+            "request" => self.request.variable(self.place, self.source),
+            "namespaceObject" => self.request.namespace_variable(self.source),
+            "params" => self.parameter.clone(),
+            _ => Value::Null,
+        }
+    }
+}
+
 impl Request<'_> {
     /// Returns the place of the request itself.
     pub(crate) fn own(&self) -> &Place {
@@ -93,15 +118,16 @@ impl Request<'_> {
         own.group.is_empty() && own.resource == "namespaces"
     }
 
-    /// Returns the value of a variable of an expression.
-    pub(crate) fn root(&self, root: &str, place: &Place, parameter: &Value, source: &dyn Source) -> Value {
-        match root {
-            "object" => source.object(place),
-            "oldObject" => source.old_object(place),
-            "request" => self.variable(place, source),
-            "namespaceObject" => self.namespace_variable(source),
-            "params" => parameter.clone(),
-            _ => Value::Null,
+    /// Returns the access to the resource of the request.
+    pub(crate) fn access(&self) -> ResourceAccess {
+        let own = self.own();
+        ResourceAccess {
+            group: own.group.clone(),
+            resource: own.resource.clone(),
+            subresource: self.subresource.to_owned(),
+            namespace: self.namespace.to_owned(),
+            name: self.name.to_owned(),
+            field_selector: String::new(),
         }
     }
 

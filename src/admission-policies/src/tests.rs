@@ -6,6 +6,57 @@ use serde_json::{Value, json};
 
 use crate::*;
 use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::schema::cel::authorizer::{Access, AccessTarget, Authorizer, Permission};
+
+mod golden;
+
+/// Authorizer that allows what alice gets. The reason has all attributes, as in
+/// `e2e/fixtures/policies.go`.
+#[derive(Debug)]
+pub(crate) struct AliceGets;
+
+impl Authorizer for AliceGets {
+    fn decide(&self, access: &Access) -> Permission {
+        let (user, groups) = match &access.account {
+            None => ("alice".to_owned(), "team".to_owned()),
+            Some(account) => (
+                format!("system:serviceaccount:{}:{}", account.namespace, account.name),
+                format!(
+                    "system:serviceaccounts+system:serviceaccounts:{}",
+                    account.namespace
+                ),
+            ),
+        };
+        let verb = access.verb.as_str();
+        let mut reason = format!("{user}|{groups}|{verb}|");
+        reason += &match &access.target {
+            AccessTarget::Path(path) => format!("|||||{path}|"),
+            AccessTarget::Resource(resource) => {
+                let terms: Vec<&str> = resource.field_selector.split(',').collect();
+                let is_parsed = terms.iter().all(|term| term.is_empty() || term.contains('='));
+                let (terms, ending) = if is_parsed {
+                    (terms, "")
+                } else {
+                    (Vec::new(), "|unparsed")
+                };
+                format!(
+                    "{}|{}|{}|{}|{}||{}{ending}",
+                    resource.group,
+                    resource.resource,
+                    resource.subresource,
+                    resource.namespace,
+                    resource.name,
+                    terms.join("+")
+                )
+            }
+        };
+        Permission {
+            is_allowed: verb == "get" && user == "alice",
+            reason,
+            error: (verb == "fail").then(|| "failed".to_owned()),
+        }
+    }
+}
 
 /// ConfigMap `c` in the namespace `one`.
 struct Objects {
@@ -24,6 +75,10 @@ impl Source for Objects {
 
     fn user(&self) -> Value {
         json!({"username": "alice", "groups": ["team"]})
+    }
+
+    fn authorizer(&self) -> Arc<dyn Authorizer> {
+        Arc::new(AliceGets)
     }
 
     fn namespace(&self, name: &str) -> Option<Arc<Value>> {
@@ -382,14 +437,6 @@ fn rejects_expressions_that_do_not_compile() {
         let shown = format!("compilation failed: ERROR: <input>:1:1: {text}\n | {variable}.x\n | ^");
         check(&format!("{variable}.x"), &shown);
     }
-    let authorizer = Kind::ValidatingPolicy.validate(&policy(
-        &json!({"validations": [{"expression": "authorizer.group('').x"}]}),
-    ));
-    let summary = authorizer[0].summary();
-    assert!(
-        summary.contains("'authorizer' is not supported by this server"),
-        "{summary}"
-    );
 }
 
 #[test]
@@ -431,5 +478,44 @@ fn rejects_invalid_members() {
             "spec.paramRef.parameterNotFoundAction: Required value",
             "spec.validationActions: Required value: at least one validation action is required",
         ]
+    );
+}
+
+#[test]
+fn permissions_decide_validations_but_no_annotations() {
+    let reads = "authorizer.requestResource.check('get').allowed()";
+    allows(reads);
+    allows(
+        "authorizer.group('apps').resource('deployments').namespace('one').check('get').reason().startsWith('alice|team|get|apps')",
+    );
+    denies_expression(
+        "authorizer.serviceAccount('one', 'robot').path('/healthz').check('get').allowed()",
+        "failed expression: authorizer.serviceAccount('one', 'robot').path('/healthz').check('get').allowed()",
+    );
+    let conditions = json!([{"name": "m", "expression": format!("!{reads}")}]);
+    let spec = json!({"matchConditions": conditions, "validations": [{"expression": "false"}]});
+    assert_eq!(decide(&spec), Outcome::default());
+    let annotation = "authorizer.requestResource.check('get').reason()";
+    denies(
+        &json!({"auditAnnotations": [{"key": "k", "valueExpression": annotation}]}),
+        &format!(
+            "expression '{annotation}' resulted in error: no such attribute(s): authorizer.requestResource"
+        ),
+    );
+    // Each check costs more than a third of the budget of an expression.
+    let check = "authorizer.requestResource.check('get').allowed()";
+    denies_expression(
+        &format!("{check} && {check} && {check}"),
+        &format!(
+            "expression '{check} && {check} && {check}' resulted in error: operation cancelled: actual cost limit exceeded"
+        ),
+    );
+    let variables: Vec<Value> = (0..15)
+        .map(|index| json!({"name": format!("v{index}"), "expression": format!("{check} && {check}")}))
+        .collect();
+    let all: Vec<String> = (0..15).map(|index| format!("variables.v{index}")).collect();
+    denies(
+        &json!({"variables": variables, "validations": [{"expression": all.join(" && ")}]}),
+        "validation failed due to running out of cost budget, no further validation rules will be run",
     );
 }

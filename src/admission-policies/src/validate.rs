@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::check::{Wanted, check};
-use crate::types::{Declarations, Type};
+use crate::declarations::{Declarations, Wanted};
 use crate::{items, text, texts};
 use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::schema::cel::checker::Type;
 use rooflet_apimachinery::schema::names::{self, label_selector};
 
 pub(crate) const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
@@ -36,10 +36,7 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
         check_param_kind(&spec["paramKind"], &mut errors);
     }
     check_constraints(spec, &mut errors);
-    let mut declared = Declarations {
-        has_params,
-        ..Declarations::default()
-    };
+    let mut declared = Declarations::new(has_params);
     check_conditions(spec, &declared, &mut errors);
     check_variables(spec, &mut declared, &mut errors);
     check_validations(spec, &declared, &mut errors);
@@ -131,11 +128,10 @@ pub(crate) fn check_expression(
     declared: &Declarations,
     wanted: Wanted,
     errors: &mut Vec<FieldError>,
-) -> Type {
-    check(source, declared, wanted).unwrap_or_else(|fault| {
+) {
+    if let Err(fault) = declared.check(source, wanted) {
         errors.push(FieldError::invalid_text(field, source, &fault));
-        Type::Dyn
-    })
+    }
 }
 
 pub(crate) fn check_param_kind(kind: &Value, errors: &mut Vec<FieldError>) {
@@ -367,16 +363,16 @@ pub(crate) fn check_variables(spec: &Value, declared: &mut Declarations, errors:
             errors.push(FieldError::invalid_text(field("name"), name, detail));
         }
         let source = text(variable, "expression");
-        let composed = declared.composed.get_or_insert_default();
+        declared.compose();
         if source.trim().is_empty() {
             let detail = "expression is not specified";
             errors.push(FieldError::required(field("expression"), detail));
-        } else if composed.iter().any(|(known, _)| known == name) {
-            errors.push(FieldError::duplicate(field("name"), &Value::from(name)));
         } else {
-            let found = check_expression(&field("expression"), source, declared, Wanted::Any, errors);
-            let composed = declared.composed.get_or_insert_default();
-            composed.push((name.to_owned(), found));
+            let found = declared.check_variable(source).unwrap_or_else(|fault| {
+                errors.push(FieldError::invalid_text(field("expression"), source, &fault));
+                Type::Dyn
+            });
+            declared.declare(name, found);
         }
     }
 }
@@ -481,7 +477,10 @@ fn check_annotations(spec: &Value, policy: &str, declared: &Declarations, errors
                 errors.push(FieldError::required(at, &detail));
             }
             source => {
-                check_expression(&at, source, declared, Wanted::TextOrNull, errors);
+                let whole = text(annotation, "valueExpression");
+                if let Err(fault) = declared.check(source, Wanted::TextOrNull) {
+                    errors.push(FieldError::invalid_text(at, whole, &fault));
+                }
             }
         }
     }

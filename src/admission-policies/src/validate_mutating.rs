@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use crate::check::Wanted;
-use crate::types::Declarations;
+use crate::declarations::{Declarations, Wanted};
 use crate::validate::{
     FAILURE_POLICIES, check_binding, check_choice, check_conditions, check_constraints, check_expression,
     check_param_kind, check_variables,
@@ -27,13 +26,10 @@ pub(crate) fn validate_policy(policy: &Value) -> Vec<FieldError> {
     }
     check_constraints(spec, &mut errors);
     check_operations(spec, "matchConstraints", &mut errors);
-    let mut declared = Declarations {
-        has_params,
-        ..Declarations::default()
-    };
+    let mut declared = Declarations::new(has_params);
     check_conditions(spec, &declared, &mut errors);
     check_variables(spec, &mut declared, &mut errors);
-    declared.has_patches = true;
+    declared.compose();
     let mutations = items(spec, "mutations");
     if mutations.is_empty() {
         let detail = "mutations must contain at least one item";
@@ -86,7 +82,7 @@ fn check_mutation(mutation: &Value, field: &str, declared: &Declarations, errors
     let (form, other, wanted) = match text(mutation, "patchType") {
         "" => return errors.push(FieldError::required(format!("{field}.patchType"), "")),
         "JSONPatch" => ("jsonPatch", "applyConfiguration", Wanted::Patches),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Wanted::Object),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Wanted::Configuration),
         unknown => {
             let at = format!("{field}.patchType");
             return errors.push(FieldError::not_supported(at, &Value::from(unknown), PATCH_TYPES));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::binding::{Binding, Bound, missing_kind};
 use crate::policy::{Evaluation, Policy};
-use crate::request::{Place, Request, Source};
+use crate::request::{Inputs, Place, Request, Source};
 
 /// Rejection of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +93,12 @@ impl Run<'_> {
     }
 
     fn evaluate(&self, parameter: &Value) -> Evaluation {
-        let value = |root: &str| self.request.root(root, self.place, parameter, self.source);
-        self.policy.evaluate(value)
+        self.policy.evaluate(&Inputs {
+            request: self.request,
+            place: self.place,
+            parameter,
+            source: self.source,
+        })
     }
 
     /// Takes the actions of a binding. Returns the audit annotations of the policy.

@@ -2,7 +2,7 @@
 
 mod documents;
 mod health;
-mod openapi;
+pub(crate) mod openapi;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

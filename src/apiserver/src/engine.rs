@@ -10,6 +10,7 @@ mod decode;
 mod delete;
 pub(crate) mod list;
 mod ownership;
+mod permissions;
 mod scale;
 pub(crate) mod selection;
 mod update;

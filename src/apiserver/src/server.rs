@@ -14,7 +14,9 @@ use crate::builtin::{self, BuiltIn};
 use crate::controller::certificates::{self, CertificateSigners};
 use crate::controller::expiry::EventRetention;
 use crate::controller::namespace_defaults::NamespaceDefaults;
-use crate::controller::{definitions as definition_controller, expiry, gc, namespaces, roles, storage};
+use crate::controller::{
+    definitions as definition_controller, expiry, gc, namespaces, policies, roles, storage,
+};
 use crate::crd;
 use crate::endpoints::connection;
 use crate::endpoints::handlers::Api;
@@ -299,6 +301,13 @@ impl ApiServer {
         tasks.spawn("apiserver-namespaces", |stop| {
             Box::pin(async move {
                 namespaces.run(stop).await;
+                Ok::<_, StartApiServerError>(())
+            })
+        });
+        let policies = policies::PolicyStatus::new(self.engine.clone());
+        tasks.spawn("apiserver-policies", |stop| {
+            Box::pin(async move {
+                policies.run(stop).await;
                 Ok::<_, StartApiServerError>(())
             })
         });

@@ -8,6 +8,7 @@ mod garbage_collection;
 mod impersonation;
 mod kube_client;
 mod overload;
+mod policies;
 mod reads;
 mod reviews;
 mod roles;

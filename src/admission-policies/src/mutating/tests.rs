@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::tests::AliceGets;
 use crate::*;
 use rooflet_apimachinery::fields::TypeSchema;
 use rooflet_apimachinery::schema::FieldError;
+use rooflet_apimachinery::schema::cel::authorizer::Authorizer;
 
 /// ConfigMap `c` in the namespace `one`.
 struct ConfigMap(Value);
@@ -22,6 +24,10 @@ impl Source for ConfigMap {
 
     fn user(&self) -> Value {
         json!({"username": "alice"})
+    }
+
+    fn authorizer(&self) -> Arc<dyn Authorizer> {
+        Arc::new(AliceGets)
     }
 
     fn namespace(&self, name: &str) -> Option<Arc<Value>> {

@@ -4,17 +4,20 @@
 //! This module binds `self` and `oldSelf` at each node, selects rules, applies ratcheting, and
 //! formats the causes.
 
+pub mod authorizer;
 mod budget;
-pub(super) mod checker;
+pub mod checker;
 mod compile;
 pub(super) mod cost;
 pub mod dynamic;
 mod library;
 mod lists;
+mod macros;
 pub mod message;
 mod names;
+mod pairs;
 mod parts;
-pub mod problem;
+mod problem;
 mod reads;
 mod rule;
 mod shape;
@@ -27,7 +30,6 @@ use std::{
 
 use kube_cel::cel::{
     Context, ExecutionError, IdedExpr, Value as Cel,
-    common::ast::{CallExpr, Expr},
     objects::{Key, Map as CelMap, OptionalValue},
     parser::Parser,
 };
@@ -50,36 +52,21 @@ const MESSAGE_BYTES_MAX: usize = 5 << 10;
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// Parses an expression with the syntax that Kubernetes enables.
-pub fn parse(source: &str) -> Result<IdedExpr, kube_cel::cel::ParseErrors> {
-    Parser::default().enable_optional_syntax(true).parse(source)
+pub use problem::CompilationError;
+
+/// Parses an expression with the syntax and the macros that Kubernetes enables.
+fn parse(source: &str) -> Result<IdedExpr, CompilationError> {
+    let parsed = Parser::default().enable_optional_syntax(true).parse(source);
+    let mut expr = parsed.map_err(|err| problem::syntax_error(source, &err))?;
+    let problems = macros::expand(&mut expr);
+    if !problems.is_empty() {
+        return Err(CompilationError::new(source, problems));
+    }
+    Ok(expr)
 }
 
 /// Function library. Built once, because building it takes longer than evaluating most rules.
 static LIBRARY: LazyLock<Context<'static>> = LazyLock::new(library::context);
-
-/// Returns true if rules can call the function, optionally with a prefix such as `optional`.
-pub fn is_function(name: &str, prefix: Option<&str>) -> bool {
-    let ident = |prefix: &str| IdedExpr {
-        id: 0,
-        expr: Expr::Ident(prefix.to_owned()),
-    };
-    let call = CallExpr {
-        func_name: name.to_owned(),
-        target: prefix.map(|prefix| Box::new(ident(prefix))),
-        args: Vec::new(),
-    };
-    let call = IdedExpr {
-        id: 0,
-        expr: Expr::Call(call),
-    };
-    // The library cannot list its functions, but reports undeclared ones.
-    let missing = match Cel::resolve(&call, &LIBRARY) {
-        Err(ExecutionError::UndeclaredReference(missing)) => missing.as_str() == name,
-        Ok(_) | Err(_) => false,
-    };
-    !missing
-}
 
 /// Values that decide whether ratcheting ignores an error, as in Kubernetes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -367,9 +354,13 @@ fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, is_read: impl
             continue;
         }
         let key = if is_map { name.clone() } else { escape(name) };
+        let child = || node.and_then(|node| node.field(name));
+        // Rules select a field whose name is a keyword with or without escapes.
+        if !is_map && RESERVED.contains(&name.as_str()) && is_read(name) {
+            map.insert(Key::String(Arc::new(name.clone())), to_cel(field, child()));
+        }
         if is_read(&key) {
-            let child = node.and_then(|node| node.field(name));
-            map.insert(Key::String(Arc::new(key)), to_cel(field, child));
+            map.insert(Key::String(Arc::new(key)), to_cel(field, child()));
         }
     }
     Cel::Map(CelMap { map: Arc::new(map) })

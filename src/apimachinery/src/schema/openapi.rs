@@ -4,6 +4,7 @@
 //! `fieldValidation` on PATCH), operations with action and kind, and all referenced schemas, so
 //! that each document is self-contained.
 
+mod declaration;
 mod message;
 mod operations;
 pub mod v2;
@@ -13,6 +14,8 @@ pub mod v3_protobuf;
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+
+pub use declaration::declaration;
 
 use super::{
     builtin::{self, REFERENCE_PREFIX},

@@ -13,6 +13,16 @@ use rooflet_rbac::SERVICE_ACCOUNT_USERS;
 /// Issuer of the tokens.
 pub(crate) const ISSUER: &str = API_AUDIENCE;
 pub(super) const GROUP: &str = "system:serviceaccounts";
+
+/// Returns the user of a service account, without its UID.
+pub(crate) fn service_account(namespace: &str, name: &str) -> User {
+    let own = format!("{GROUP}:{namespace}");
+    User::new(
+        &format!("{SERVICE_ACCOUNT_USERS}{namespace}:{name}"),
+        &[GROUP, &own],
+    )
+}
+
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// Private claims of Kubernetes.
 const OWN_CLAIMS: &str = "kubernetes.io";

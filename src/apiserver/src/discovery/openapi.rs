@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::endpoints::negotiate::{self, JSON};
-use crate::registry::resource::{Origin, Subresource, to_bytes};
+use crate::registry::resource::{Origin, Resource, Subresource, to_bytes};
 use crate::registry::{GroupVersion, Snapshot};
+use rooflet_apimachinery::schema::cel::checker::Decl;
 use rooflet_apimachinery::schema::openapi;
 use rooflet_apimachinery::schema::openapi::{ResourceInfo, SchemaSource};
 
@@ -102,28 +103,31 @@ pub(crate) fn index(snapshot: &Snapshot) -> Bytes {
 }
 
 fn make(group: &str, version: &GroupVersion) -> Value {
-    let resources: Vec<ResourceInfo<'_>> = version
-        .resources
-        .iter()
-        .map(|resource| {
-            let subresources = resource.subresources();
-            ResourceInfo {
-                kind: &resource.kind,
-                list_kind: &resource.list_kind,
-                plural: &resource.plural,
-                namespaced: resource.namespaced,
-                verbs: resource.verbs(),
-                has_status: subresources.contains(&Subresource::Status),
-                has_scale: subresources.contains(&Subresource::Scale),
-                selectable_fields: resource
-                    .custom()
-                    .map_or(&[], |custom| custom.selectable_fields.as_slice()),
-                schema: match &resource.origin {
-                    Origin::BuiltIn(_) => SchemaSource::BuiltIn,
-                    Origin::Custom(custom) => SchemaSource::Custom(&custom.spec["schema"]["openAPIV3Schema"]),
-                },
-            }
-        })
-        .collect();
+    let resources: Vec<ResourceInfo<'_>> = version.resources.iter().map(|resource| info(resource)).collect();
     openapi::document(group, &version.version, &resources)
+}
+
+/// Returns the declaration of the objects of a resource for CEL expressions.
+pub(crate) fn declaration(resource: &Resource) -> Option<Decl> {
+    openapi::declaration(&resource.group, &resource.version, &info(resource))
+}
+
+fn info(resource: &Resource) -> ResourceInfo<'_> {
+    let subresources = resource.subresources();
+    ResourceInfo {
+        kind: &resource.kind,
+        list_kind: &resource.list_kind,
+        plural: &resource.plural,
+        namespaced: resource.namespaced,
+        verbs: resource.verbs(),
+        has_status: subresources.contains(&Subresource::Status),
+        has_scale: subresources.contains(&Subresource::Scale),
+        selectable_fields: resource
+            .custom()
+            .map_or(&[], |custom| custom.selectable_fields.as_slice()),
+        schema: match &resource.origin {
+            Origin::BuiltIn(_) => SchemaSource::BuiltIn,
+            Origin::Custom(custom) => SchemaSource::Custom(&custom.spec["schema"]["openAPIV3Schema"]),
+        },
+    }
 }

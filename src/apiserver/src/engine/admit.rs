@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::apply::scale_schema;
 use super::create::{Ownership, resolve_namespace, warn_duplicate_owners};
+use super::permissions::Permissions;
 use super::{
     Engine, Target, Warnings, decode_object, namespace_key, ownership, run_blocking, scale, scale_of,
 };
@@ -19,6 +20,7 @@ use crate::status::ApiError;
 use rooflet_admission_policies::{
     Denial, MutateError, Operation, Outcome, ParamKind, ParamQuery, Place, Request, Source, Subject,
 };
+use rooflet_apimachinery::schema::cel::authorizer::Authorizer;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_store::ListOptions;
 
@@ -228,6 +230,10 @@ impl Source for Objects<'_> {
             user["extra"] = json!(by.user.extra);
         }
         user
+    }
+
+    fn authorizer(&self) -> Arc<dyn Authorizer> {
+        Arc::new(Permissions::of(self.target.by.as_ref()))
     }
 
     fn namespace(&self, name: &str) -> Option<Arc<Value>> {

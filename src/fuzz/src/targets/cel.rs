@@ -31,7 +31,7 @@ const ATOMS: [&str; 22] = [
     "b'\\xff'",
     "duration('1h')",
 ];
-const CALLS: [&str; 24] = [
+const CALLS: [&str; 30] = [
     "size(@)",
     "string(@)",
     "int(@)",
@@ -56,6 +56,12 @@ const CALLS: [&str; 24] = [
     "quantity(@)",
     "@.sum()",
     "url(@).getHost()",
+    "@.all(i, x, i != @)",
+    "@.transformList(i, x, [i, @])",
+    "@.transformMap(i, x, @)",
+    "@.transformMapEntry(i, x, {x: @})",
+    "optional.of(@).optMap(x, [x, @]).value()",
+    "format.named(@).hasValue()",
 ];
 const OPERATORS: [&str; 13] = [
     "+", "-", "*", "/", "%", "==", "!=", "<", ">=", "&&", "||", "in", ".",

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::cost::Costs;
+use crate::schema::cel::CompilationError;
 use crate::schema::cel::checker::{Checked, Decl};
-use crate::schema::cel::problem::CompilationError;
 use crate::schema::{FieldError, cel, gotext};
 
 /// Members of a rule in the order of kube-apiserver's type.

@@ -11,6 +11,7 @@ use kube_cel::cel::{
     common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, operators},
 };
 
+use super::macros::ACCUMULATOR;
 use super::names::{AMONG, MEMBER, NEGATE, SELECT};
 use super::parts::parts_mut;
 
@@ -23,6 +24,12 @@ const TURN: Ticks = 16;
 const NODE: Ticks = 4;
 /// Cost of compiling a regular expression.
 pub(super) const REGEX: Ticks = 2_000;
+/// Cost of a check of permissions.
+pub(super) const PERMISSION: Ticks = 1_120_000;
+/// Budget of one expression of an admission policy.
+const CALL: Ticks = BUDGET / 10;
+/// Budget of the match conditions of an admission policy.
+const CONDITIONS: Ticks = BUDGET / 4;
 /// Minimum cost of a rule.
 pub(super) const RULE: Ticks = 64;
 /// Bytes of text that cost one tick to copy.
@@ -30,8 +37,6 @@ const TEXT_BYTES: u64 = 64;
 
 /// Charges for a loop over the first argument. The second argument is the cost of an iteration.
 const LOOP: &str = "@loop";
-/// Variable in which a macro accumulates its result.
-const ACCUMULATOR: &str = "@result";
 /// Charges for reading or copying the argument.
 const READ: &str = "@read";
 /// Charges for appending to a list in a loop, which copies the list several times.
@@ -65,6 +70,8 @@ const MAKERS: [&str; 12] = [
 
 thread_local! {
     static LEFT: Cell<Ticks> = const { Cell::new(BUDGET) };
+    /// Rest of the budget of the expression that is evaluated.
+    static LEFT_OF_CALL: Cell<Ticks> = const { Cell::new(Ticks::MAX) };
 }
 
 /// Resets the budget. Must be called before the first rule of an object.
@@ -72,15 +79,31 @@ pub(super) fn refill() {
     LEFT.set(BUDGET);
 }
 
+/// Resets the budget for match conditions.
+pub(super) fn refill_for_conditions() {
+    LEFT.set(CONDITIONS);
+}
+
+/// Evaluates an expression with a budget of its own. Returns true if the expression spent it.
+pub(super) fn of_call<T>(evaluate: impl FnOnce() -> T) -> (T, bool) {
+    let outer = LEFT_OF_CALL.replace(CALL);
+    let result = evaluate();
+    let left = LEFT_OF_CALL.replace(outer);
+    (result, left == 0)
+}
+
 pub(super) fn is_spent() -> bool {
     LEFT.get() == 0
 }
 
-/// Charges the budget. Fails once it is spent, until the next [`refill`].
+/// Charges the budget of all expressions and of the expression that is evaluated. Fails once one of
+/// them is spent.
 pub(super) fn charge(ticks: Ticks) -> Result<(), ExecutionError> {
     let left = LEFT.get().saturating_sub(ticks);
     LEFT.set(left);
-    if left == 0 {
+    let left_of_call = LEFT_OF_CALL.get().saturating_sub(ticks);
+    LEFT_OF_CALL.set(left_of_call);
+    if left == 0 || left_of_call == 0 {
         return Err(ExecutionError::function_error("budget", "out of cost budget"));
     }
     Ok(())
@@ -255,7 +278,12 @@ impl Meter {
     fn visit_loop(&mut self, comprehension: &mut ComprehensionExpr) {
         let turn = price(&comprehension.loop_step) + price(&comprehension.loop_cond);
         self.visit(&mut comprehension.iter_range);
+        self.visit(&mut comprehension.accu_init);
         let outer = self.names.len();
+        if comprehension.accu_var != ACCUMULATOR {
+            self.names.push(comprehension.accu_var.clone());
+            self.visit(&mut comprehension.result);
+        }
         self.names.push(comprehension.iter_var.clone());
         self.loops += 1;
         self.visit(&mut comprehension.loop_step);

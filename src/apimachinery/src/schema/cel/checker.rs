@@ -4,7 +4,9 @@
 //! A part with a type error has the type [`Type::Error`], which fits everywhere, so that each cause is
 //! reported once.
 
+mod aggregate;
 mod decl;
+mod environment;
 mod functions;
 mod show;
 mod types;
@@ -15,19 +17,25 @@ use kube_cel::cel::{
     IdedExpr, Value as Cel,
     common::ast::{
         CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedEntryExpr, ListExpr, LiteralValue, SelectExpr,
-        operators,
+        StructExpr, operators,
     },
 };
 
-use super::problem::{CompilationError, syntax_error};
+use super::problem::CompilationError;
 use super::{LIBRARY, parse};
 use crate::schema::pattern;
+use aggregate::{Aggregate, mismatch};
+use environment::PATCH;
 use show::{shown, signature};
 use types::{Bindings, Object};
 
-pub(in crate::schema) use decl::{Decl, limit};
+pub(in crate::schema) use decl::limit;
 pub(super) use decl::{ITEMS, KEYS, VALUES};
-pub(super) use types::Type;
+pub use {
+    decl::Decl,
+    environment::Environment,
+    types::{Record, Type},
+};
 
 /// Type names that are variables.
 const TYPE_NAMES: [&str; 13] = [
@@ -52,6 +60,8 @@ const PARTS_MAX: usize = 1_000;
 /// Overload of `a.?b`, which is not in the table because its result depends on the field.
 const SELECT_OPTIONAL: &str = "select_optional_field";
 
+/// Name of the type of `self`. kube-apiserver adds a random number, so that clients do not depend on the name.
+const SELF: &str = "selfType";
 /// Resolved call of a function.
 #[derive(Debug)]
 pub(super) struct Call {
@@ -81,7 +91,7 @@ impl<'d> Typing<'d> {
 
 /// Expression without errors.
 #[derive(Debug)]
-pub(in crate::schema) struct Checked<'d> {
+pub struct Checked<'d> {
     pub(in crate::schema) program: IdedExpr,
     pub(in crate::schema) typing: Typing<'d>,
 }
@@ -93,16 +103,22 @@ impl<'d> Checked<'d> {
         node: &'d Decl,
         optional_old_self: bool,
     ) -> Result<Self, CompilationError> {
-        let program = parse(source).map_err(|err| syntax_error(source, &err))?;
         let own = Type::of(node);
         let old = match optional_old_self {
-            true => Type::optional(own.clone()),
-            false => own.clone(),
+            true => Type::optional(own),
+            false => own,
         };
+        let environment = Environment::default().with_decl("self", node, SELF);
+        Self::of(source, &environment.with("oldSelf", old))
+    }
+
+    /// Parses and checks an expression.
+    pub fn of(source: &str, environment: &Environment<'d>) -> Result<Self, CompilationError> {
+        let program = parse(source)?;
         let mut checker = Checker {
-            root: node,
+            environment,
             bindings: Bindings::default(),
-            variables: vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)],
+            locals: Vec::new(),
             found: Typing::default(),
             problems: Vec::new(),
             literals: Vec::new(),
@@ -124,7 +140,7 @@ impl<'d> Checked<'d> {
         if problems.is_empty() {
             problems = literals;
             for aggregate in aggregates {
-                aggregate.check(&found, node, &mut problems);
+                aggregate.check(&found, &environment.roots, &mut problems);
             }
         }
         if !problems.is_empty() {
@@ -134,6 +150,11 @@ impl<'d> Checked<'d> {
             program,
             typing: found,
         })
+    }
+
+    /// Returns the type of the result.
+    pub fn result(&self) -> Type<'d> {
+        self.typing.type_of(&self.program)
     }
 
     /// Returns whether the result is a truth value.
@@ -147,12 +168,11 @@ impl<'d> Checked<'d> {
     }
 }
 
-struct Checker<'d> {
-    /// Declaration of `self`.
-    root: &'d Decl,
+struct Checker<'e, 'd> {
+    environment: &'e Environment<'d>,
     bindings: Bindings<'d>,
-    /// Variables in scope, innermost last.
-    variables: Vec<(String, Type<'d>)>,
+    /// Variables of macros in scope, innermost last.
+    locals: Vec<(String, Type<'d>)>,
     found: Typing<'d>,
     /// Type errors, by the part of the expression.
     problems: Vec<(u64, String)>,
@@ -164,58 +184,20 @@ struct Checker<'d> {
     in_format: usize,
 }
 
-/// Items of a list, or keys or values of a map, which must have one type.
-#[derive(Debug)]
-struct Aggregate {
-    /// Identifiers of the items, and whether they are optional.
-    items: Vec<(u64, bool)>,
-    is_list: bool,
-}
-
-impl Aggregate {
-    /// Adds the problems of the items: the first one for a list.
-    fn check(&self, typing: &Typing<'_>, root: &Decl, problems: &mut Vec<(u64, String)>) {
-        let type_of = |(part, is_optional): (u64, bool)| {
-            let found = typing.types.get(&part).cloned().unwrap_or(Type::Error);
-            if is_optional { found.unwrapped().0 } else { found }
-        };
-        let Some((first, rest)) = self.items.split_first() else {
-            return;
-        };
-        let first = type_of(*first);
-        for item in rest {
-            let found = type_of(*item);
-            if found == first || [&found, &first].contains(&&Type::Error) {
-                continue;
-            }
-            problems.push((item.0, mismatch(&first, &found, root)));
-            if self.is_list {
-                return;
-            }
-        }
-    }
-}
-
-fn mismatch(expected: &Type<'_>, actual: &Type<'_>, root: &Decl) -> String {
-    let (expected, actual) = (shown(expected, root), shown(actual, root));
-    format!("expected type '{expected}' but found '{actual}'")
-}
-
-impl<'d> Checker<'d> {
+impl<'d> Checker<'_, 'd> {
     fn check(&mut self, expr: &IdedExpr) -> Type<'d> {
         let found = match &expr.expr {
             Expr::Unspecified => Type::Error,
             Expr::Literal(literal) => of_literal(literal),
             Expr::Ident(name) => self.variable(expr.id, name),
-            Expr::Select(_) if type_name(expr).is_some() => Type::Meta,
-            Expr::Select(select) => self.select(expr.id, select),
+            Expr::Select(select) => match self.prefixed(expr) {
+                Some(known) => known,
+                None => self.select(expr.id, select),
+            },
             Expr::Call(call) => self.call(expr.id, call),
             Expr::List(list) => self.list(list),
             Expr::Map(map) => self.map(&map.entries),
-            Expr::Struct(message) => {
-                self.undeclared(expr.id, &message.type_name);
-                Type::Error
-            }
+            Expr::Struct(literal) => self.literal(expr.id, literal),
             Expr::Comprehension(comprehension) => self.comprehension(comprehension),
         };
         let mut parts = PARTS_MAX;
@@ -240,19 +222,86 @@ impl<'d> Checker<'d> {
     }
 
     fn mismatch(&mut self, part: u64, expected: &Type<'d>, actual: &Type<'d>) {
-        self.report(part, mismatch(expected, actual, self.root));
+        let text = mismatch(expected, actual, &self.environment.roots);
+        self.report(part, text);
+    }
+
+    fn shown(&self, of: &Type<'_>) -> String {
+        shown(of, &self.environment.roots)
+    }
+
+    /// Returns the type of a variable or of the name of a type.
+    fn named(&self, name: &str) -> Option<Type<'d>> {
+        let mut inner_first = self.locals.iter().rev();
+        let local = inner_first.find(|(known, _)| known == name);
+        let known = local.map(|(_, known)| known);
+        if let Some(known) = known.or_else(|| self.environment.variable(name)) {
+            return Some(known.clone());
+        }
+        let is_type = TYPE_NAMES.contains(&name) || self.environment.has_literal(name);
+        is_type.then_some(Type::Meta)
     }
 
     fn variable(&mut self, part: u64, name: &str) -> Type<'d> {
-        let mut inner_first = self.variables.iter().rev();
-        match inner_first.find(|(known, _)| known == name) {
-            Some((_, known)) => known.clone(),
-            None if TYPE_NAMES.contains(&name) => Type::Meta,
-            None => {
-                self.undeclared(part, name);
+        self.named(name).unwrap_or_else(|| {
+            self.undeclared(part, name);
+            Type::Error
+        })
+    }
+
+    /// Returns the type of a variable or type whose name has a prefix.
+    fn prefixed(&self, expr: &IdedExpr) -> Option<Type<'d>> {
+        self.named(&qualified(expr)?)
+    }
+
+    /// Checks an object literal.
+    fn literal(&mut self, part: u64, literal: &StructExpr) -> Type<'d> {
+        let name = literal.type_name.trim_start_matches('.');
+        let Some(known) = self.named(name) else {
+            self.undeclared(part, name);
+            return Type::Error;
+        };
+        let is_literal = self.environment.has_literal(name) && known == Type::Meta;
+        let of = if is_literal {
+            Type::Literal(name.into())
+        } else {
+            let text = match &known {
+                Type::Meta => format!("'{name}' is not a message type"),
+                Type::Object(_) => format!("'{}' is not a type", self.shown(&known)),
+                known => format!("'{known}' is not a type"),
+            };
+            self.report(part, text);
+            Type::Error
+        };
+        for entry in &literal.entries {
+            let EntryExpr::StructField(field) = &entry.expr else {
+                continue;
+            };
+            let mut given = self.check(&field.value);
+            let declared = if is_literal {
+                field_of_literal(name, &field.field)
+            } else {
+                let text = match known {
+                    Type::Meta => format!("undefined field '{}'", field.field),
+                    _ => format!("unexpected failed resolution of '{name}'"),
+                };
+                self.report(entry.id, text);
                 Type::Error
+            };
+            if field.optional {
+                given = self.content(field.value.id, given);
+            }
+            if !self.bindings.assign(&declared, &given) {
+                let text = format!(
+                    "expected type of field '{}' is '{}' but provided type is '{}'",
+                    field.field,
+                    self.shown(&declared),
+                    self.shown(&given)
+                );
+                self.report(entry.id, text);
             }
         }
+        of
     }
 
     fn select(&mut self, part: u64, select: &SelectExpr) -> Type<'d> {
@@ -276,8 +325,16 @@ impl<'d> Checker<'d> {
                     Type::Error
                 }
             },
+            Type::Record(record) => match record.field(field) {
+                Some(declared) => declared.clone(),
+                None => {
+                    self.report(part, format!("undefined field '{field}'"));
+                    Type::Error
+                }
+            },
+            Type::Literal(name) => field_of_literal(&name, field),
             Type::Library(_) => {
-                let name = shown(&target, self.root);
+                let name = self.shown(&target);
                 self.report(part, format!("unexpected failed resolution of '{name}'"));
                 Type::Error
             }
@@ -298,7 +355,7 @@ impl<'d> Checker<'d> {
             | Type::Meta
             | Type::List(_)
             | Type::Opaque(..) => {
-                let name = shown(&target, self.root);
+                let name = self.shown(&target);
                 self.report(part, format!("type '{name}' does not support field selection"));
                 Type::Dyn
             }
@@ -329,7 +386,7 @@ impl<'d> Checker<'d> {
             return self.resolve(id, name.to_owned(), false, &arguments, &call.args);
         };
         let qualified = qualified(target).map(|prefix| format!("{prefix}.{name}"));
-        if let Some(qualified) = qualified.filter(|name| functions::is_declared(name)) {
+        if let Some(qualified) = qualified.filter(|name| self.environment.has_function(name)) {
             return self.resolve(id, qualified, false, &arguments, &call.args);
         }
         let target = self.check(target);
@@ -387,7 +444,7 @@ impl<'d> Checker<'d> {
         arguments: &[Type<'d>],
         parts: &[IdedExpr],
     ) -> Type<'d> {
-        if !functions::is_declared(&function) {
+        if !self.environment.has_function(&function) {
             self.undeclared(id, &function);
             return Type::Error;
         }
@@ -397,8 +454,8 @@ impl<'d> Checker<'d> {
             return Type::Error;
         }
         let candidates = match is_method {
-            true => functions::overloads(&format!(".{function}")),
-            false => functions::overloads(&function),
+            true => self.environment.overloads(&format!(".{function}")),
+            false => self.environment.overloads(&function),
         };
         let mut overloads = Vec::new();
         let mut result: Option<Type<'d>> = None;
@@ -416,16 +473,12 @@ impl<'d> Checker<'d> {
                 Some(_) => Type::Dyn,
             });
         }
-        // Only the type of the authorizer, which rules do not have, fits all of its methods.
-        if functions::is_method_of_authorizer(&function) && arguments.first() == Some(&Type::Error) {
-            return Type::Error;
-        }
         let Some(result) = result else {
             let arguments: Vec<Type<'d>> = arguments
                 .iter()
                 .map(|argument| self.bindings.resolve_wholly(argument))
                 .collect();
-            let signature = signature(&arguments, is_method, self.root);
+            let signature = signature(&arguments, is_method, &self.environment.roots);
             self.report(
                 id,
                 format!("found no matching overload for '{function}' applied to '{signature}'"),
@@ -515,17 +568,18 @@ impl<'d> Checker<'d> {
         Type::map(keys, values)
     }
 
-    /// Checks a macro. The parser knows no macros with two variables.
+    /// Checks a macro.
     fn comprehension(&mut self, comprehension: &ComprehensionExpr) -> Type<'d> {
         let range = self.check(&comprehension.iter_range);
         let start = self.check(&comprehension.accu_init);
         let range = self.bindings.resolve(&range);
-        let item = match &range {
-            Type::List(item) => (**item).clone(),
-            Type::Map(entry) => entry.0.clone(),
+        // Types of the variable, and of the first and second of two variables.
+        let (item, first, second) = match &range {
+            Type::List(item) => ((**item).clone(), Type::Int, (**item).clone()),
+            Type::Map(entry) => (entry.0.clone(), entry.0.clone(), entry.1.clone()),
             Type::Parameter(_) | Type::Dyn | Type::Error => {
                 self.bindings.assign(&Type::Dyn, &range);
-                Type::Dyn
+                (Type::Dyn, Type::Dyn, Type::Dyn)
             }
             Type::Null
             | Type::Bool
@@ -539,8 +593,10 @@ impl<'d> Checker<'d> {
             | Type::Meta
             | Type::Library(_)
             | Type::Object(_)
+            | Type::Record(_)
+            | Type::Literal(_)
             | Type::Opaque(..) => {
-                let name = shown(&range, self.root);
+                let name = self.shown(&range);
                 self.report(
                     comprehension.iter_range.id,
                     format!(
@@ -548,28 +604,40 @@ impl<'d> Checker<'d> {
                          dynamic)"
                     ),
                 );
-                Type::Error
+                (Type::Error, Type::Error, Type::Error)
             }
         };
-        self.variables
-            .push((comprehension.accu_var.clone(), start.clone()));
-        self.variables.push((comprehension.iter_var.clone(), item));
+        let outer = self.locals.len();
+        self.locals.push((comprehension.accu_var.clone(), start.clone()));
+        let variable = comprehension.iter_var.clone();
+        match &comprehension.iter_var2 {
+            Some(name) => self.locals.extend([(variable, first), (name.clone(), second)]),
+            None => self.locals.push((variable, item)),
+        }
         self.check_type(&comprehension.loop_cond, &Type::Bool);
         self.check_type(&comprehension.loop_step, &start);
-        self.variables.pop();
+        self.locals.truncate(outer + 1);
         let result = self.check(&comprehension.result);
-        self.variables.pop();
+        self.locals.truncate(outer);
         self.bindings.resolve(&result)
     }
 }
 
-impl<'d> Checker<'d> {
+impl<'d> Checker<'_, 'd> {
     /// Checks a part that must have a type.
     fn check_type(&mut self, part: &IdedExpr, wanted: &Type<'d>) {
         let found = self.check(part);
         if !self.bindings.assign(wanted, &found) {
             self.mismatch(part.id, wanted, &found);
         }
+    }
+}
+
+/// Returns the type of a field of an object literal.
+fn field_of_literal<'d>(name: &str, field: &str) -> Type<'d> {
+    match (name, field) {
+        (PATCH, "op" | "path" | "from") => Type::Text,
+        (_, _) => Type::Dyn,
     }
 }
 

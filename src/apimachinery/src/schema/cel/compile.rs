@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{budget, lists, parse, reads::Reads, rule::Rule};
+use super::{budget, lists, pairs, parse, reads::Reads, rule::Rule};
 use crate::schema::{error::CauseReason, node::Node};
 
 /// Variables of a rule.
@@ -22,7 +22,10 @@ fn compile(rule: &Value, node: &Node) -> Rule {
     let text = |key: &str| rule.get(key).and_then(Value::as_str).map(str::to_owned);
     let source = text("rule").unwrap_or_default();
     let mut shapes = lists::Shapes::default();
-    let mut parse = |source: &str| parse(source).map(|program| lists::typed(program, node, &mut shapes));
+    let mut parse = |source: &str| {
+        let typed = parse(source).map(|program| lists::typed(program, node, &mut shapes));
+        typed.map(pairs::replaced)
+    };
     let program = parse(&source);
     let message_program = text("messageExpression")
         .filter(|source| !source.is_empty())

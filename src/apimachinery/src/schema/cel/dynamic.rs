@@ -6,20 +6,26 @@ use std::{
 };
 
 use kube_cel::cel::{
-    Context, ExecutionError, IdedExpr, ParseErrors, ResolveResult, Value as Cel,
+    Context, ExecutionError, IdedExpr, ResolveResult, Value as Cel,
     common::ast::{CallExpr, Expr, LiteralValue},
     context::VariableResolver,
     objects::{Key, Map as CelMap},
 };
 use serde_json::{Map, Value, json};
 
+use super::authorizer::{
+    self, AUTHORIZER, Authorizer, REQUEST_RESOURCE, REQUEST_RESOURCE_VARIABLE, ResourceAccess,
+};
 use super::names::MEMBER;
 use super::parts::parts_mut;
-use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, message, parse, shape};
+use super::problem::CompilationError;
+use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, message, pairs, parse, shape};
 use crate::schema::node::Node;
 
 /// Variable with the fields of the composed variables of a policy.
 pub const COMPOSED: &str = "variables";
+/// Error of an expression that is too expensive.
+const CANCELLED: &str = "operation cancelled: actual cost limit exceeded";
 /// Prefix of the name of a composed variable.
 const COMPOSED_PREFIX: &str = "@variables.";
 
@@ -42,9 +48,9 @@ static UNTYPED: LazyLock<Node> = LazyLock::new(|| Node::compile(&json!({}), |_, 
 
 impl Program {
     /// Compiles an expression. `roots` are the names of its variables.
-    pub fn compile(source: &str, roots: &[&str]) -> Result<Self, ParseErrors> {
+    pub fn compile(source: &str, roots: &[&str]) -> Result<Self, CompilationError> {
         let mut shapes = lists::Shapes::default();
-        let mut expr = lists::typed(parse(source)?, &UNTYPED, &mut shapes);
+        let mut expr = pairs::replaced(lists::typed(parse(source)?, &UNTYPED, &mut shapes));
         let mut rewrite = Rewrite {
             roots,
             bound: Vec::new(),
@@ -58,6 +64,12 @@ impl Program {
             expr: budget::metered(expr, roots),
             shapes: shapes.into_variables(),
         })
+    }
+
+    /// Returns true if the expression uses the permissions of the user.
+    pub fn uses_authorizer(&self) -> bool {
+        let names = [AUTHORIZER, REQUEST_RESOURCE_VARIABLE];
+        names.iter().any(|name| self.wholes.contains(*name))
     }
 
     /// Returns true if the expression uses the whole variable, and true if it uses fields.
@@ -77,9 +89,12 @@ impl Program {
             scope.add_variable_from_value(name.as_str(), shape.clone());
         }
         scope.set_variable_resolver(&composed);
-        let outcome = Cel::resolve(&self.expr, &scope);
+        let (outcome, is_cancelled) = budget::of_call(|| Cel::resolve(&self.expr, &scope));
         if budget::is_spent() {
             return Err(OUT_OF_BUDGET.to_owned());
+        }
+        if is_cancelled {
+            return Err(CANCELLED.to_owned());
         }
         outcome.map_err(|err| {
             if let ExecutionError::UndeclaredReference(name) = &err {
@@ -111,15 +126,36 @@ impl Composed<'_> {
         let name = variable.strip_prefix(COMPOSED_PREFIX);
         match name.and_then(|name| Some((name, (self.0)(name)?.err()?))) {
             Some((name, reason)) => format!("composited variable {name:?} fails to evaluate: {reason}"),
-            None => format!("undeclared reference to '{variable}' (in container '')"),
+            None => format!("no such attribute(s): {}", variable.trim_start_matches('@')),
         }
     }
 }
 
-/// Returns new variables, and starts a new budget.
+/// Expressions that share a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    MatchConditions,
+    Expressions,
+}
+
+/// Starts a new budget.
+pub fn start(phase: Phase) {
+    match phase {
+        Phase::MatchConditions => budget::refill_for_conditions(),
+        Phase::Expressions => budget::refill(),
+    }
+}
+
+/// Returns new variables.
 pub fn variables() -> Variables {
-    budget::refill();
     LIBRARY.new_inner_scope()
+}
+
+/// Adds the variables with the permissions of the user. `resource` is the resource of the request.
+pub fn add_authorizer(variables: &mut Variables, authorizer: &Arc<dyn Authorizer>, resource: ResourceAccess) {
+    variables.add_variable_from_value(AUTHORIZER, authorizer::value(authorizer));
+    let resource = authorizer::resource_value(authorizer, resource);
+    variables.add_variable_from_value(REQUEST_RESOURCE_VARIABLE, resource);
 }
 
 /// Adds a variable for a program that uses it.
@@ -197,6 +233,10 @@ impl Rewrite<'_> {
                         expr.expr = Expr::Literal(LiteralValue::Boolean(true.into()));
                     }
                     Some(COMPOSED) => expr.expr = Expr::Ident(format!("{COMPOSED_PREFIX}{}", select.field)),
+                    Some(AUTHORIZER) if select.field == REQUEST_RESOURCE => {
+                        self.wholes.insert(REQUEST_RESOURCE_VARIABLE.to_owned());
+                        expr.expr = Expr::Ident(REQUEST_RESOURCE_VARIABLE.to_owned());
+                    }
                     Some(name) if self.roots.contains(&name) => {
                         self.parents.insert(name.to_owned());
                         select.operand.expr = Expr::Ident(fields_of(name));

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use kube_cel::{
     KubeCelExt as _,
     cel::{
-        Context, ExecutionError, FunctionContext, ResolveResult, Value as Cel,
+        Context, ExecutionError, FunctionContext, IdedExpr, ResolveResult, Value as Cel,
+        common::ast::{CallExpr, Expr},
         extractors::{Arguments, This},
         functions,
-        objects::Opaque,
+        objects::{Opaque, OptionalValue},
     },
 };
 use regex::Regex;
 
 use super::names::NEGATE;
-use super::{budget, dynamic, message, shape, time_zone};
+use super::{authorizer, budget, dynamic, message, pairs, shape, time_zone};
 use crate::schema::pattern;
 
 /// Maximum number of cached patterns.
@@ -46,11 +47,14 @@ pub(super) fn context() -> Context<'static> {
     context.add_function("lists.range", range);
     context.add_function("replace", replace);
     context.add_function("join", join);
+    context.add_function("format.named", named_format);
     time_zone::register(&mut context);
     budget::register(&mut context);
     shape::register(&mut context);
     dynamic::register(&mut context);
     message::register(&mut context);
+    pairs::register(&mut context);
+    authorizer::register(&mut context);
     context
 }
 
@@ -250,6 +254,43 @@ fn join(This(items): This<Arc<Vec<Cel>>>, Arguments(args): Arguments) -> Resolve
     let bytes = texts.iter().map(|text| text.len()).sum::<usize>();
     budget::charge_text(bytes.saturating_add(separators))?;
     Ok(Cel::String(Arc::new(texts.join(separator))))
+}
+
+/// Names of formats.
+const FORMATS: [&str; 13] = [
+    "byte",
+    "date",
+    "datetime",
+    "dns1035Label",
+    "dns1035LabelPrefix",
+    "dns1123Label",
+    "dns1123LabelPrefix",
+    "dns1123Subdomain",
+    "dns1123SubdomainPrefix",
+    "labelValue",
+    "qualifiedName",
+    "uri",
+    "uuid",
+];
+
+/// Returns the format with a name, as an optional. The crate's function returns null for an unknown name.
+fn named_format(ftx: &FunctionContext<'_, '_>, name: Arc<String>) -> ResolveResult {
+    let found = match FORMATS.contains(&name.as_str()) {
+        true => {
+            let call = CallExpr {
+                func_name: format!("format.{name}"),
+                target: None,
+                args: Vec::new(),
+            };
+            let call = IdedExpr {
+                id: 0,
+                expr: Expr::Call(call),
+            };
+            OptionalValue::of(Cel::resolve(&call, ftx.ptx)?)
+        }
+        false => OptionalValue::none(),
+    };
+    Ok(Cel::Opaque(Arc::new(found)))
 }
 
 fn range(count: i64) -> ResolveResult {

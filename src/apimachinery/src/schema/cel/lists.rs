@@ -251,12 +251,23 @@ struct Types<'n> {
 impl<'n> Types<'n> {
     /// Returns the variables inside a loop.
     fn inside(&self, comprehension: &ComprehensionExpr) -> Self {
-        let item = self.of(&comprehension.iter_range).item();
+        let range = self.of(&comprehension.iter_range);
         let mut inner = self.clone();
-        inner.variables.push((comprehension.iter_var.clone(), item));
+        match &comprehension.iter_var2 {
+            Some(second) => {
+                inner
+                    .variables
+                    .push((comprehension.iter_var.clone(), Type::Unknown));
+                inner.variables.push((second.clone(), range.member()));
+            }
+            None => inner
+                .variables
+                .push((comprehension.iter_var.clone(), range.item())),
+        }
+        let accumulated = self.of(&comprehension.accu_init);
         inner
             .variables
-            .push((comprehension.accu_var.clone(), Type::Unknown));
+            .push((comprehension.accu_var.clone(), accumulated));
         inner
     }
 
@@ -271,10 +282,11 @@ impl<'n> Types<'n> {
             Expr::Call(call) => self.of_call(call),
             Expr::List(list) => self.first(&list.elements).listed(),
             Expr::Comprehension(comprehension) => {
+                let inner = self.inside(comprehension);
                 let is_built = matches!(&comprehension.result.expr, Expr::Ident(name) if *name == comprehension.accu_var);
                 match is_built {
-                    true => self.inside(comprehension).collected(&comprehension.loop_step),
-                    false => Type::Unknown,
+                    true => inner.collected(&comprehension.loop_step),
+                    false => inner.of(&comprehension.result),
                 }
             }
             Expr::Unspecified | Expr::Literal(_) | Expr::Select(_) | Expr::Map(_) | Expr::Struct(_) => {

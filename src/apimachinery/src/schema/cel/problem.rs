@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use kube_cel::cel::{ParseErrors, common::ast::SourceInfo};
+use kube_cel::cel::{ParseErrors, common::ast::SourceInfo, parser::Parser};
+
+use super::macros::origin;
 
 /// Maximum number of problems in an error.
 const PROBLEMS_MAX: usize = 100;
@@ -36,11 +38,12 @@ impl Problem {
 /// Finds the places of the parts of an expression that the parser accepts. It returns places only
 /// with errors, so this parses the expression with an illegal character at its end.
 fn places(source: &str) -> Option<Arc<SourceInfo>> {
-    let rejected = super::parse(&format!("{source}{ILLEGAL}")).err()?;
+    let parser = Parser::default().enable_optional_syntax(true);
+    let rejected = parser.parse(&format!("{source}{ILLEGAL}")).err()?;
     rejected.errors.into_iter().next()?.source_info
 }
 
-pub fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
+pub(super) fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
     let problems = errors.errors.iter().map(|err| Problem {
         line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
         column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
@@ -62,11 +65,17 @@ pub struct CompilationError {
 }
 
 impl CompilationError {
+    /// Returns the problems, without the words that precede them in an error.
+    pub fn problems(&self) -> String {
+        shown(&self.expression, &self.problems)
+    }
+
     /// Creates the error from the problems of parts of the expression, by their identifiers.
-    pub fn new(source: &str, problems: Vec<(u64, String)>) -> Self {
+    pub(super) fn new(source: &str, problems: Vec<(u64, String)>) -> Self {
         let places = places(source);
         let offset = |part: u64| {
-            let place = places.as_ref().and_then(|places| places.offset_for(part));
+            let places = places.as_ref();
+            let place = places.and_then(|places| places.offset_for(origin(part)));
             place.map_or(0, |(start, _)| start as usize)
         };
         let problems = problems

@@ -1,8 +1,8 @@
 //! Compiled rule of `x-kubernetes-validations`.
 
-use kube_cel::cel::{IdedExpr, ParseErrors, Value as Cel};
+use kube_cel::cel::{IdedExpr, Value as Cel};
 
-use super::reads::Reads;
+use super::{problem::CompilationError, reads::Reads};
 use crate::schema::error::CauseReason;
 
 /// Rule of a node.
@@ -15,7 +15,7 @@ pub(in crate::schema) struct Rule {
     pub(super) optional_old_self: bool,
     pub(in crate::schema) uses_old_self: bool,
     /// Error if a stored rule no longer compiles. The rule then rejects every object.
-    pub(super) program: Result<IdedExpr, ParseErrors>,
+    pub(super) program: Result<IdedExpr, CompilationError>,
     pub(super) message_program: Option<IdedExpr>,
     pub(super) reads: Reads,
     /// Variables for the rule's calls on sets and maps.

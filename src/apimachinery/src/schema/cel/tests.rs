@@ -62,8 +62,13 @@ fn values_have_the_types_of_their_schema() {
     ));
     assert!(holds(
         object(json!({"namespace": {"type": "string"}})),
-        "self.__namespace__ == 'n'",
+        "self.__namespace__ == 'n' && self.namespace == 'n' && has(self.namespace) && self.?namespace.hasValue()",
         json!({"namespace": "n"})
+    ));
+    assert!(!holds(
+        object(json!({"namespace": {"type": "string"}})),
+        "has(self.namespace) || has(self.__namespace__)",
+        json!({})
     ));
     let map = json!({"type": "object", "additionalProperties": {"type": "integer"}});
     assert!(holds(map.clone(), "self.all(k, self[k] > 0)", json!({"a-b": 1})));
@@ -553,13 +558,11 @@ fn rejects_undeclared_functions() {
             "{rule}: {found}"
         );
     }
-    for rule in [
-        "[1].exists(i, v, v == 1)",
-        "cel.bind(x, 1, x == 1)",
-        "Foo{a: 1} == self",
-        "optional.of(1).optMap(v, v).hasValue()",
-    ] {
+    for rule in ["cel.bind(x, 1, x == 1)", "Foo{a: 1} == self"] {
         assert!(rejected(rule).contains("undeclared reference"), "{rule}");
+    }
+    for rule in ["namespace == 'a'", "let(1)", "[1].all(for, for == 1)"] {
+        assert!(rejected(rule).contains("reserved identifier: "), "{rule}");
     }
     for rule in [
         "sets.contains([1], [1]) && optional.none().hasValue()",
@@ -592,4 +595,51 @@ fn timestamps_have_fields_in_time_zones() {
         found,
         [r#"spec: Invalid value: "string": unknown time zone Mars/Base evaluating rule: m"#]
     );
+}
+
+#[test]
+fn macros_have_two_variables() {
+    let value = || json!({"l": [3, 1, 2], "t": ["a", "bb"]});
+    for rule in [
+        "self.l.all(i, n, i < 3 && n > 0) && !self.l.exists(i, n, i == n + 5)",
+        "self.l.exists(i, n, i == 1 && n == 1) && self.l.existsOne(i, n, n > i + 1)",
+        "self.t.exists_one(i, t, t.size() == 2 && self.l.all(j, n, n > i - 5 && j >= 0))",
+        "self.l.transformList(i, n, n * 10 + i) == [30, 11, 22]",
+        "self.l.transformList(i, n, n > 1, i) == [0, 2]",
+        "self.t.transformMap(i, t, t + '!') == {0: 'a!', 1: 'bb!'}",
+        "self.l.transformMap(i, n, n > 1, n) == {0: 3, 2: 2}",
+        "self.t.transformMapEntry(i, t, {t: i}) == {'a': 0, 'bb': 1}",
+        "{'x': 1, 'y': 2}.transformList(k, v, k + string(v)) == ['x1', 'y2']",
+        "{'x': 1}.all(k, v, k == 'x' && v == 1) && {'x': {'y': 1}}.all(k, v, v.all(k, w, k == 'y' && w == 1))",
+        "self.l.all(i, n, [7].all(n, n == 7) && n < 4)",
+        "optional.of(self.t).optMap(t, t.size()).value() == 2 && !optional.none().optMap(t, t).hasValue()",
+        "optional.of(self.l).optFlatMap(l, l[?1]).orValue(0) == 1",
+        "self.?t.optMap(t, t[0] + 'x').orValue('') == 'ax'",
+    ] {
+        assert!(holds(numbers(), rule, value()), "{rule}");
+    }
+    let rule = "['a', 'a'].transformMapEntry(i, t, {t: i}).size() == 1";
+    let found = causes(numbers(), json!({"rule": rule}), value(), None);
+    assert!(
+        found[0].contains("insert failed: key a already exists"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn macros_with_two_variables_stay_within_the_budget() {
+    let many = json!({"l": (0..3_000).collect::<Vec<_>>()});
+    let rule = "self.l.all(i, a, self.l.all(j, b, self.l.all(k, c, a + b + c + i + j + k >= 0)))";
+    let found = causes(numbers(), json!({"rule": rule}), many, None);
+    assert!(found[0].contains("out of cost budget"), "{found:?}");
+}
+
+#[test]
+fn named_formats_are_optional() {
+    for rule in [
+        "format.named('dns1123Label').value().validate('a-b') == optional.none()",
+        "!format.named('bogus').hasValue() && format.named('uuid').hasValue()",
+    ] {
+        assert!(holds(json!({"type": "string"}), rule, json!("x")), "{rule}");
+    }
 }

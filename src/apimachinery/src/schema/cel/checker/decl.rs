@@ -4,7 +4,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::{Map, Value, json};
 
-use crate::schema::cel::escape;
+use crate::schema::cel::{RESERVED, escape};
 use crate::schema::node::{members, texts};
 
 /// Members of a path below lists and maps.
@@ -25,7 +25,7 @@ const CHARACTER_BYTES: u64 = 4;
 
 /// Declared type of a node.
 #[derive(Debug)]
-pub(in crate::schema) struct Decl {
+pub struct Decl {
     pub(in crate::schema::cel) kind: Kind,
     /// Maximum number of characters, bytes, items or entries.
     max_elements: u64,
@@ -177,9 +177,13 @@ impl Decl {
         }
     }
 
+    /// Returns the declaration of a field. Keywords need not be escaped.
     pub(in crate::schema::cel) fn field(&self, name: &str) -> Option<&Self> {
         match &self.kind {
-            Kind::Object(fields) => fields.get(name),
+            Kind::Object(fields) => fields.get(name).or_else(|| {
+                let escaped = RESERVED.contains(&name).then(|| escape(name));
+                escaped.and_then(|escaped| fields.get(&escaped))
+            }),
             Kind::Dyn
             | Kind::Bool
             | Kind::Int

@@ -17,9 +17,17 @@ pub(super) struct Overload {
 const PARAMETERS: [char; 5] = ['A', 'B', 'K', 'V', 'T'];
 
 /// Overloads by the name of the function. Names of methods start with a dot.
-static FUNCTIONS: LazyLock<HashMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
-    let mut functions: HashMap<&str, Vec<Overload>> = HashMap::new();
-    for line in include_str!("functions.txt").lines() {
+static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| parsed(include_str!("functions.txt")));
+
+/// Functions of expressions that create JSON patches.
+static OF_PATCHES: LazyLock<Functions> =
+    LazyLock::new(|| parsed("jsonpatch.escapeKey string_jsonpatch_escapeKey_string (string) string"));
+
+type Functions = HashMap<&'static str, Vec<Overload>>;
+
+fn parsed(lines: &'static str) -> Functions {
+    let mut functions = Functions::new();
+    for line in lines.lines() {
         if line.starts_with('#') {
             continue;
         }
@@ -34,38 +42,16 @@ static FUNCTIONS: LazyLock<HashMap<&'static str, Vec<Overload>>> = LazyLock::new
         functions.entry(name).or_default().push(overload);
     }
     functions
-});
+}
 
 /// Returns the overloads of a function, or of a method if the name starts with a dot.
 pub(super) fn overloads(name: &str) -> Option<&'static [Overload]> {
     FUNCTIONS.get(name).map(Vec::as_slice)
 }
 
-/// Methods of the variable `authorizer`, which rules of definitions do not have.
-const METHODS_OF_AUTHORIZER: [&str; 14] = [
-    "allowed",
-    "check",
-    "error",
-    "errored",
-    "fieldSelector",
-    "group",
-    "labelSelector",
-    "name",
-    "namespace",
-    "path",
-    "reason",
-    "resource",
-    "serviceAccount",
-    "subresource",
-];
-
-/// Returns true if a function or method with this name exists.
-pub(super) fn is_declared(name: &str) -> bool {
-    overloads(name).is_some() || overloads(&format!(".{name}")).is_some() || is_method_of_authorizer(name)
-}
-
-pub(super) fn is_method_of_authorizer(name: &str) -> bool {
-    METHODS_OF_AUTHORIZER.contains(&name)
+/// Returns the overloads of a function of JSON patches.
+pub(super) fn of_patches(name: &str) -> Option<&'static [Overload]> {
+    OF_PATCHES.get(name).map(Vec::as_slice)
 }
 
 impl Overload {

@@ -1,12 +1,13 @@
 //! Types of expressions, and their unification.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decl::{Decl, Kind};
 
 /// Type of an expression.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::schema::cel) enum Type<'d> {
+pub enum Type<'d> {
     /// Type of an expression with a type error, which fits everywhere.
     Error,
     Dyn,
@@ -23,7 +24,11 @@ pub(in crate::schema::cel) enum Type<'d> {
     Meta,
     /// Object of the library without fields.
     Library(&'static str),
+    /// Object of a schema.
     Object(Object<'d>),
+    Record(&'d Record),
+    /// Object literal without declared fields, by the name of its type.
+    Literal(Arc<str>),
     List(Arc<Type<'d>>),
     Map(Arc<(Type<'d>, Type<'d>)>),
     /// Type with a name and at most one parameter, such as `optional`.
@@ -34,7 +39,41 @@ pub(in crate::schema::cel) enum Type<'d> {
 
 /// Object of the schema. Two objects have the same type if they are at the same node.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::schema::cel) struct Object<'d>(pub(in crate::schema::cel) &'d Decl);
+pub struct Object<'d>(pub(in crate::schema::cel) &'d Decl);
+
+/// Object type with a name. Two types with the same name are equal.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub(in crate::schema::cel) name: &'static str,
+    fields: BTreeMap<String, Type<'static>>,
+}
+
+impl PartialEq for Record {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Record {
+    pub fn new(name: &'static str, fields: &[(&str, Type<'static>)]) -> Self {
+        let fields = fields.iter();
+        Self {
+            name,
+            fields: fields
+                .map(|(name, field)| ((*name).to_owned(), field.clone()))
+                .collect(),
+        }
+    }
+
+    /// Declares a field.
+    pub fn declare(&mut self, name: &str, of: Type<'static>) {
+        self.fields.insert(name.to_owned(), of);
+    }
+
+    pub(in crate::schema::cel) fn field(&self, name: &str) -> Option<&Type<'static>> {
+        self.fields.get(name)
+    }
+}
 
 impl PartialEq for Object<'_> {
     fn eq(&self, other: &Self) -> bool {
@@ -61,16 +100,43 @@ impl<'d> Type<'d> {
         }
     }
 
-    pub(in crate::schema::cel) fn list(item: Self) -> Self {
+    pub fn list(item: Self) -> Self {
         Self::List(Arc::new(item))
     }
 
-    pub(in crate::schema::cel) fn map(key: Self, value: Self) -> Self {
+    pub fn map(key: Self, value: Self) -> Self {
         Self::Map(Arc::new((key, value)))
     }
 
     pub(in crate::schema::cel) fn optional(content: Self) -> Self {
         Self::Opaque(OPTIONAL, Some(Arc::new(content)))
+    }
+
+    /// Returns the type of a variable for a value of this type. As in kube-apiserver, objects, optionals
+    /// and types are `dyn`.
+    pub fn stored(&self) -> Type<'static> {
+        match self {
+            Self::Null => Type::Null,
+            Self::Bool => Type::Bool,
+            Self::Int => Type::Int,
+            Self::Uint => Type::Uint,
+            Self::Double => Type::Double,
+            Self::Text => Type::Text,
+            Self::Bytes => Type::Bytes,
+            Self::Timestamp => Type::Timestamp,
+            Self::Duration => Type::Duration,
+            Self::List(item) => Type::list(item.stored()),
+            Self::Map(entry) => Type::map(entry.0.stored(), entry.1.stored()),
+            Self::Error
+            | Self::Dyn
+            | Self::Meta
+            | Self::Library(_)
+            | Self::Object(_)
+            | Self::Record(_)
+            | Self::Literal(_)
+            | Self::Opaque(..)
+            | Self::Parameter(_) => Type::Dyn,
+        }
     }
 
     /// Returns the content of an optional, and whether the type is one.
@@ -111,6 +177,8 @@ impl<'d> Type<'d> {
             | Self::Meta
             | Self::Library(_)
             | Self::Object(_)
+            | Self::Record(_)
+            | Self::Literal(_)
             | Self::Parameter(_) => (None, None),
         };
         first.into_iter().chain(second)
@@ -134,6 +202,8 @@ impl<'d> Type<'d> {
             | Self::Meta
             | Self::Library(_)
             | Self::Object(_)
+            | Self::Record(_)
+            | Self::Literal(_)
             | Self::List(_)
             | Self::Map(_)
             | Self::Opaque(..)
@@ -150,6 +220,8 @@ impl<'d> Type<'d> {
                 | Self::Opaque(..)
                 | Self::Library(_)
                 | Self::Object(_)
+                | Self::Record(_)
+                | Self::Literal(_)
                 | Self::Timestamp
                 | Self::Duration
         )
@@ -320,6 +392,8 @@ impl<'d> Type<'d> {
             | Self::Meta
             | Self::Library(_)
             | Self::Object(_)
+            | Self::Record(_)
+            | Self::Literal(_)
             | Self::Parameter(_) => self.clone(),
         }
     }

@@ -11,6 +11,10 @@ use kube_cel::cel::{
 
 use super::{path::Path, size::Size};
 use crate::schema::cel::checker::{Decl, ITEMS, KEYS, Type, Typing, VALUES, type_name};
+use crate::schema::cel::macros::ACCUMULATOR;
+
+/// Member of a path for the indexes of a list, which have no declaration.
+const INDEXES: &str = "@indices";
 
 /// Cost of reading a variable or field.
 const READ: u64 = 1;
@@ -227,6 +231,9 @@ impl<'t, 'd> Estimator<'t, 'd> {
             ..
         } = comprehension;
         let outside = self.cost(range).saturating_add(self.cost(start));
+        if is_binding(comprehension) {
+            return self.binding(id, comprehension, outside);
+        }
         let accumulator = Local {
             name: comprehension.accu_var.clone(),
             path: self.path(start),
@@ -239,16 +246,29 @@ impl<'t, 'd> Estimator<'t, 'd> {
             Some(members) => members.is_list,
             None => matches!(self.typing.type_of(range), Type::List(_)),
         };
-        let size = members.map(|members| if is_list { members.values } else { members.keys });
-        let item = Local {
-            name: comprehension.iter_var.clone(),
-            path: self.path(range).child(if is_list { ITEMS } else { KEYS }),
-            size,
-            members: None,
+        let outer = self.locals.len();
+        let mut local = |name: &str, member: &str, size: Option<Size>| {
+            let path = self.path(range).child(member);
+            self.locals.push(Local {
+                name: name.to_owned(),
+                path,
+                size,
+                members: None,
+            });
         };
-        self.locals.push(item);
+        let keys = members.map(|members| members.keys);
+        let values = members.map(|members| members.values);
+        let variable = &comprehension.iter_var;
+        match &comprehension.iter_var2 {
+            Some(second) => {
+                local(variable, if is_list { INDEXES } else { KEYS }, keys);
+                local(second, if is_list { ITEMS } else { VALUES }, values);
+            }
+            None if is_list => local(variable, ITEMS, values),
+            None => local(variable, KEYS, keys),
+        }
         let turn = self.cost(condition).saturating_add(self.cost(step));
-        self.locals.pop();
+        self.locals.truncate(outer);
         let result = self.cost(&comprehension.result);
         self.locals.pop();
         let turns = self.size_or_unknown(range);
@@ -274,6 +294,22 @@ impl<'t, 'd> Estimator<'t, 'd> {
         outside
             .saturating_add(result)
             .saturating_add(turns.max.saturating_mul(turn))
+    }
+
+    /// Returns the cost of a macro that binds a variable to a value.
+    fn binding(&mut self, id: u64, comprehension: &ComprehensionExpr, outside: u64) -> u64 {
+        let start = &comprehension.accu_init;
+        let variable = Local {
+            name: comprehension.accu_var.clone(),
+            path: self.path(start),
+            size: self.size(start),
+            members: self.members(start),
+        };
+        self.locals.push(variable);
+        let result = self.cost(&comprehension.result);
+        self.locals.pop();
+        self.copy_sizes(id, &comprehension.result);
+        outside.saturating_add(result)
     }
 
     fn local(&self, name: &str) -> Option<&Local> {
@@ -348,6 +384,12 @@ impl<'t, 'd> Estimator<'t, 'd> {
         }
         self.set_members(to, self.members(from));
     }
+}
+
+/// Returns true if the macro only binds a variable to a value.
+fn is_binding(comprehension: &ComprehensionExpr) -> bool {
+    comprehension.accu_var != ACCUMULATOR
+        && matches!(&comprehension.iter_range.expr, Expr::List(list) if list.elements.is_empty())
 }
 
 /// Range of several sizes. Zero without any.
