@@ -261,14 +261,17 @@ impl<'d> Checker<'_, 'd> {
             self.undeclared(part, name);
             return Type::Error;
         };
-        let is_literal = self.environment.has_literal(name) && known == Type::Meta;
+        let is_type = known == Type::Meta;
+        let is_literal = self.environment.has_literal(name) && is_type;
         let of = if is_literal {
             Type::Literal(name.into())
         } else {
-            let text = match &known {
-                Type::Meta => format!("'{name}' is not a message type"),
-                Type::Object(_) => format!("'{}' is not a type", self.shown(&known)),
-                known => format!("'{known}' is not a type"),
+            let text = if is_type {
+                format!("'{name}' is not a message type")
+            } else if let Type::Object(_) = &known {
+                format!("'{}' is not a type", self.shown(&known))
+            } else {
+                format!("'{known}' is not a type")
             };
             self.report(part, text);
             Type::Error
@@ -281,9 +284,9 @@ impl<'d> Checker<'_, 'd> {
             let declared = if is_literal {
                 field_of_literal(name, &field.field)
             } else {
-                let text = match known {
-                    Type::Meta => format!("undefined field '{}'", field.field),
-                    _ => format!("unexpected failed resolution of '{name}'"),
+                let text = match is_type {
+                    true => format!("undefined field '{}'", field.field),
+                    false => format!("unexpected failed resolution of '{name}'"),
                 };
                 self.report(entry.id, text);
                 Type::Error

@@ -116,7 +116,7 @@ fn entries(range: Cel) -> ResolveResult {
     } else if let Cel::Map(map) = &range {
         budget::charge(ENTRY.saturating_mul(map.map.len() as u64))?;
         let mut sorted: Vec<(&Key, &Cel)> = map.map.iter().collect();
-        sorted.sort_by(|(one, _), (other, _)| one.cmp(other));
+        sorted.sort_by_key(|(key, _)| *key);
         sorted
             .into_iter()
             .map(|(key, value)| entry(key.into(), value))
