@@ -1,10 +1,8 @@
 //! Pure functions of the Kubernetes API: structural schemas, defaulting, pruning, validation, CEL
-//! rules, patches, field ownership, selectors, JSONPath, tables, verbs, events, and
-//! typed decoding.
+//! rules, patches, field ownership, selectors, JSONPath, tables, verbs, and typed decoding.
 //!
 //! The crate does not depend on rooflet's kinds and does no I/O.
 
-pub mod event;
 pub mod fields;
 pub mod jsonpath;
 pub mod patch;

@@ -6,6 +6,7 @@
 mod admission;
 mod certificate_signing_request;
 mod config_map;
+mod event;
 mod lease;
 mod namespace;
 pub(crate) mod review;
@@ -25,7 +26,6 @@ use crate::object;
 use crate::object::metadata::FinalizerRule;
 use crate::registry::resource::Subresource;
 use rooflet_admission_policies::Kind as Admission;
-use rooflet_apimachinery::event;
 use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
 use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::schema::metadata::NameRule;

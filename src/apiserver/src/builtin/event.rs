@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::schema::{FieldError, names};
+use rooflet_apimachinery::schema::{FieldError, names};
 
 /// Pairs of core field and `events.k8s.io/v1` field.
 const RENAMES: [(&str, &str); 7] = [
@@ -21,7 +21,7 @@ const NOTE_MAX_BYTES: usize = 1024;
 
 /// Group version of an event. Names of fields and validation differ between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// `v1`, the form in which events are stored.
     Core,
     /// `events.k8s.io/v1`.
@@ -46,7 +46,7 @@ fn rename(mut object: Value, pairs: impl Iterator<Item = (&'static str, &'static
 }
 
 /// Converts an event from the stored form to `events.k8s.io/v1`.
-pub fn to_events_v1(event: Value) -> Value {
+pub(crate) fn to_events_v1(event: Value) -> Value {
     let mut event = rename(event, RENAMES.into_iter());
     // `events.k8s.io/v1` omits empty values of these fields.
     if let Some(map) = event.as_object_mut() {
@@ -60,12 +60,12 @@ pub fn to_events_v1(event: Value) -> Value {
 }
 
 /// Converts an event from `events.k8s.io/v1` to the stored form.
-pub fn from_events_v1(event: Value) -> Value {
+pub(crate) fn from_events_v1(event: Value) -> Value {
     rename(event, RENAMES.into_iter().map(|(core, events)| (events, core)))
 }
 
 /// Sets members that are serialized even if they are empty.
-pub fn default(event: &mut Value) {
+pub(crate) fn default(event: &mut Value) {
     let Some(map) = event.as_object_mut() else { return };
     for (field, empty) in [
         ("involvedObject", json!({})),
@@ -80,7 +80,7 @@ pub fn default(event: &mut Value) {
     }
 }
 
-pub fn validate(event: &Value, old: Option<&Value>, form: Form) -> Vec<FieldError> {
+pub(crate) fn validate(event: &Value, old: Option<&Value>, form: Form) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let is_new_style = event["eventTime"].is_string();
     let namespace = text_at(event, &["metadata", "namespace"]);
@@ -210,7 +210,7 @@ fn check_strict_update(event: &Value, old: &Value, errors: &mut Vec<FieldError>)
 }
 
 /// Returns the value of a selectable field of an event in stored form.
-pub fn selectable_field<'a>(form: Form, event: &'a Value, field: &str) -> Option<Cow<'a, str>> {
+pub(crate) fn selectable_field<'a>(form: Form, event: &'a Value, field: &str) -> Option<Cow<'a, str>> {
     let at = |path: &[&str]| Some(Cow::Borrowed(text_at(event, path)));
     let involved = if form == Form::Events {
         "regarding."
