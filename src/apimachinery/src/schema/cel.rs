@@ -10,6 +10,7 @@ pub mod checker;
 mod compile;
 pub(super) mod cost;
 pub mod dynamic;
+mod keywords;
 mod library;
 mod lists;
 mod macros;
@@ -43,7 +44,11 @@ use super::{
     types::Types,
 };
 
+pub use keywords::RESERVED;
+pub use problem::CompilationError;
+
 pub(super) use compile::compile_rules;
+pub(super) use keywords::escape;
 pub(super) use rule::Rule;
 
 /// Maximum length of the text that a `messageExpression` returns.
@@ -51,8 +56,6 @@ const MESSAGE_BYTES_MAX: usize = 5 << 10;
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
-
-pub use problem::CompilationError;
 
 /// Parses an expression with the syntax and the macros that Kubernetes enables.
 fn parse(source: &str) -> Result<IdedExpr, CompilationError> {
@@ -406,45 +409,6 @@ fn text_to_cel(text: &str, format: Option<Format>) -> Cel {
         Some(_) | None => None,
     };
     typed.unwrap_or_else(|| Cel::String(Arc::new(text.to_owned())))
-}
-
-/// Words that are not valid field names in CEL.
-pub const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
-
-/// Returns the CEL identifier of a field: reserved words and special characters are escaped.
-pub(super) fn escape(name: &str) -> String {
-    if RESERVED.contains(&name) {
-        return format!("__{name}__");
-    }
-    if !name.contains(['.', '-', '/']) && !name.contains("__") {
-        return name.to_owned();
-    }
-    name.replace("__", "__underscores__")
-        .replace('.', "__dot__")
-        .replace('-', "__dash__")
-        .replace('/', "__slash__")
 }
 
 #[cfg(test)]

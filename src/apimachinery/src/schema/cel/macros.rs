@@ -8,7 +8,7 @@ use kube_cel::cel::{
     common::ast::{CallExpr, ComprehensionExpr, Expr, ListExpr, LiteralValue, MapExpr, operators},
 };
 
-use super::RESERVED;
+use super::keywords::RESERVED;
 use super::parts::parts_mut;
 
 /// Variable in which a macro accumulates its result.
