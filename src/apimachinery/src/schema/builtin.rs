@@ -21,7 +21,13 @@ use k8s_openapi::{
         rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ListMeta, ObjectMeta, Patch, Status},
+    apimachinery::pkg::{
+        apis::meta::v1::{
+            APIGroup, APIGroupList, APIResourceList, APIVersions, DeleteOptions, ListMeta, ObjectMeta, Patch,
+            Status,
+        },
+        version::Info,
+    },
 };
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Value, json};
@@ -89,12 +95,17 @@ impl Catalogue {
             ValidatingAdmissionPolicy,
             ValidatingAdmissionPolicyBinding,
             Scale,
+            APIGroup,
+            APIGroupList,
+            APIResourceList,
+            APIVersions,
         );
         generator.subschema_for::<ObjectMeta>();
         generator.subschema_for::<ListMeta>();
         generator.subschema_for::<DeleteOptions>();
         generator.subschema_for::<Patch>();
         generator.subschema_for::<Status>();
+        generator.subschema_for::<Info>();
         let mut definitions: BTreeMap<String, Value> =
             generator.take_definitions(false).into_iter().collect();
         for definition in definitions.values_mut() {

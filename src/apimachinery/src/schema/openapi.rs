@@ -7,6 +7,7 @@
 mod declaration;
 mod message;
 mod operations;
+mod roots;
 pub mod v2;
 pub mod v2_protobuf;
 pub mod v3_protobuf;
@@ -22,6 +23,8 @@ use super::{
     node::members,
 };
 use crate::verb::Verb;
+
+pub use roots::{Root, root_document};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
@@ -67,16 +70,32 @@ pub fn document(group: &str, version: &str, resources: &[ResourceInfo<'_>]) -> V
     for name in ["DeleteOptions", "ListMeta", "ObjectMeta", "Patch", "Status"] {
         add_definition(&mut schemas, &format!("{META}.{name}"));
     }
+    let is_built_in = |resource: &ResourceInfo<'_>| matches!(resource.schema, SchemaSource::BuiltIn);
+    let has_built_in = resources.iter().any(is_built_in);
+    if has_built_in {
+        roots::add_resource_list(&mut paths, group, version);
+        add_definition(&mut schemas, &format!("{META}.APIResourceList"));
+    }
     if resources.iter().any(|resource| resource.has_scale) {
         add_definition(&mut schemas, SCALE);
     }
     add_referenced(&mut schemas);
-    json!({
+    let mut document = json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": env!("CARGO_PKG_VERSION")},
         "paths": paths,
         "components": {"schemas": schemas},
-    })
+    });
+    // As in kube-apiserver, documents of custom kinds alone have none.
+    if has_built_in {
+        document["components"]["securitySchemes"] = security_schemes();
+    }
+    document
+}
+
+fn security_schemes() -> Value {
+    json!({"BearerToken": {"type": "apiKey", "description": "Bearer Token authentication", "in": "header",
+        "name": "authorization"}})
 }
 
 /// Names of the definitions of a resource.

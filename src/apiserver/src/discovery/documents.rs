@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::discovery;
@@ -20,6 +20,9 @@ use crate::registry::Snapshot;
 use crate::registry::resource::to_bytes;
 use crate::status::ApiError;
 use rooflet_base::metrics;
+
+/// Time for which clients may keep a document that they request by its hash.
+const IMMUTABLE_FOR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 impl Api {
     /// Handles a non-resource request.
@@ -89,7 +92,12 @@ impl Api {
             },
             Route::OpenApiV2 => Ok(open_api_v2(request, &snapshot)),
             Route::OpenApiIndex => Ok(open_api_index(request, &snapshot, self.engine.clock.now())),
-            Route::OpenApiDocument(path) => Ok(open_api_document(request, &snapshot, path)),
+            Route::OpenApiDocument(path) => Ok(open_api_document(
+                request,
+                &snapshot,
+                path,
+                self.engine.clock.now(),
+            )),
             Route::Unknown if request.path.starts_with("/api/") => Err(ApiError::resource_not_served()),
             Route::Snapshot | Route::Resource(_) | Route::Unknown => Err(ApiError::no_route()),
         }
@@ -142,9 +150,11 @@ fn not_acceptable() -> Reply {
     reply
 }
 
+/// Handles the OpenAPI v2 document. Like kube-apiserver, the answer varies by encoding also if it is not
+/// compressed.
 fn open_api_v2(request: &Request, snapshot: &Snapshot) -> Reply {
     let Some(content_type) = openapi::media_type(request.accept(), openapi::V2_PROTOBUF) else {
-        return not_acceptable();
+        return varying_by_encoding(not_acceptable());
     };
     let document = openapi::document_v2(snapshot, content_type);
     let tag = snapshot
@@ -158,10 +168,16 @@ fn open_api_v2(request: &Request, snapshot: &Snapshot) -> Reply {
         false => reply::bytes(StatusCode::OK, content_type, document),
     };
     add_validators(&mut reply, &etag);
+    varying_by_encoding(reply)
+}
+
+fn varying_by_encoding(mut reply: Reply) -> Reply {
+    let headers = reply.headers_mut();
+    headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     reply
 }
 
-fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Reply {
+fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str, now: Timestamp) -> Reply {
     let Some(hash) = openapi::hash(snapshot, path) else {
         return bodiless(StatusCode::NOT_FOUND);
     };
@@ -187,8 +203,10 @@ fn open_api_document(request: &Request, snapshot: &Snapshot, path: &str) -> Repl
     } else if requested.is_some() {
         headers.insert(
             header::CACHE_CONTROL,
-            HeaderValue::from_static("public, immutable, max-age=31536000"),
+            HeaderValue::from_static("public, immutable"),
         );
+        let expiry = http_date(now.saturating_add(IMMUTABLE_FOR).unwrap_or(now));
+        headers.extend(expiry.map(|date| (header::EXPIRES, date)));
     }
     reply
 }
@@ -207,15 +225,15 @@ fn open_api_index(request: &Request, snapshot: &Snapshot, now: Timestamp) -> Rep
     };
     // Another change may follow within the same second, which Last-Modified could not represent.
     let date = (created < now.as_second())
-        .then(|| {
-            rfc2822::DateTimePrinter::new()
-                .timestamp_to_rfc9110_string(&snapshot.created)
-                .ok()
-        })
-        .flatten()
-        .and_then(|date| HeaderValue::from_str(&date).ok());
+        .then(|| http_date(snapshot.created))
+        .flatten();
     if let Some(date) = date {
         reply.headers_mut().insert(header::LAST_MODIFIED, date);
     }
     reply
+}
+
+fn http_date(time: Timestamp) -> Option<HeaderValue> {
+    let date = rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&time);
+    HeaderValue::from_str(&date.ok()?).ok()
 }

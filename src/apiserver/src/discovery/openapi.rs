@@ -1,4 +1,4 @@
-//! OpenAPI v3: an index with a hash per group version, and the documents. OpenAPI v2: one document.
+//! OpenAPI v3: an index with a hash per document, and the documents. OpenAPI v2: one document.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use crate::registry::resource::{Origin, Resource, Subresource, to_bytes};
 use crate::registry::{GroupVersion, Snapshot};
 use rooflet_apimachinery::schema::cel::checker::Decl;
 use rooflet_apimachinery::schema::openapi;
-use rooflet_apimachinery::schema::openapi::{ResourceInfo, SchemaSource};
+use rooflet_apimachinery::schema::openapi::{ResourceInfo, Root, SchemaSource};
 
 /// Content types of OpenAPI documents in protobuf.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -35,11 +35,10 @@ pub(crate) fn document_v2(snapshot: &Snapshot, content_type: &str) -> Bytes {
     snapshot
         .responses
         .get_or_compute(&format!("openapi-v2/{content_type}"), || {
-            let versions = snapshot
-                .groups
-                .iter()
-                .flat_map(|group| group.versions.iter().map(|version| make(&group.name, version)));
-            let document = openapi::v2::document(&versions.collect::<Vec<_>>());
+            let documents = documents(snapshot)
+                .into_iter()
+                .map(|(_, document)| document.build());
+            let document = openapi::v2::document(&documents.collect::<Vec<_>>());
             match content_type == V2_PROTOBUF {
                 true => Bytes::from(openapi::v2_protobuf::encode(&document)),
                 false => to_bytes(&document),
@@ -47,27 +46,62 @@ pub(crate) fn document_v2(snapshot: &Snapshot, content_type: &str) -> Bytes {
         })
 }
 
-/// Returns the path of a group version's document below `/openapi/v3/`.
-pub(crate) fn document_path(group: &str, version: &str) -> String {
-    if group.is_empty() {
-        format!("api/{version}")
-    } else {
-        format!("apis/{group}/{version}")
+/// Source of a document below `/openapi/v3/`.
+enum Document<'a> {
+    Root(Root<'a>),
+    Version {
+        group: &'a str,
+        version: &'a GroupVersion,
+    },
+}
+
+impl Document<'_> {
+    fn build(&self) -> Value {
+        match self {
+            Self::Root(root) => openapi::root_document(*root),
+            Self::Version { group, version } => make(group, version),
+        }
     }
 }
 
-/// Returns the document of a group version. It is built once per snapshot and content type.
+/// Returns all documents with their paths below `/openapi/v3/`. Like kube-apiserver, groups of custom kinds
+/// have documents of their versions only.
+fn documents(snapshot: &Snapshot) -> Vec<(String, Document<'_>)> {
+    let roots = [
+        ("api", Root::CoreVersions),
+        ("apis", Root::Groups),
+        ("version", Root::Version),
+    ];
+    let roots = roots
+        .into_iter()
+        .map(|(path, root)| (path.to_owned(), Document::Root(root)));
+    let groups = snapshot.groups.iter().flat_map(|group| {
+        let is_built_in = !group.name.is_empty() && group.versions.iter().any(GroupVersion::has_built_in);
+        let own = is_built_in.then(|| {
+            (
+                format!("apis/{}", group.name),
+                Document::Root(Root::Group(&group.name)),
+            )
+        });
+        let versions = group.versions.iter().map(move |version| {
+            let path = match group.name.as_str() {
+                "" => format!("api/{}", version.version),
+                name => format!("apis/{name}/{}", version.version),
+            };
+            let group = &group.name;
+            (path, Document::Version { group, version })
+        });
+        own.into_iter().chain(versions)
+    });
+    roots.chain(groups).collect()
+}
+
+/// Returns the document of a path below `/openapi/v3/`. It is built once per snapshot and content type.
 pub(crate) fn document(snapshot: &Snapshot, path: &str, content_type: &str) -> Option<Bytes> {
-    let (group, version) = snapshot.groups.iter().find_map(|group| {
-        let version = group
-            .versions
-            .iter()
-            .find(|version| document_path(&group.name, &version.version) == path)?;
-        Some((group.name.as_str(), version))
-    })?;
+    let (_, source) = documents(snapshot).into_iter().find(|(known, _)| known == path)?;
     let key = format!("openapi/{path}/{content_type}");
     Some(snapshot.responses.get_or_compute(&key, || {
-        let document = make(group, version);
+        let document = source.build();
         match content_type == V3_PROTOBUF {
             true => Bytes::from(openapi::v3_protobuf::encode(&document)),
             false => to_bytes(&document),
@@ -90,13 +124,10 @@ pub(crate) fn hash(snapshot: &Snapshot, path: &str) -> Option<String> {
 pub(crate) fn index(snapshot: &Snapshot) -> Bytes {
     snapshot.responses.get_or_compute("openapi-index", || {
         let mut paths = Map::new();
-        for group in &snapshot.groups {
-            for version in &group.versions {
-                let path = document_path(&group.name, &version.version);
-                let hash = hash(snapshot, &path).unwrap_or_default();
-                let url = format!("/openapi/v3/{path}?hash={hash}");
-                paths.insert(path, json!({"serverRelativeURL": url}));
-            }
+        for (path, _) in documents(snapshot) {
+            let hash = hash(snapshot, &path).unwrap_or_default();
+            let url = format!("/openapi/v3/{path}?hash={hash}");
+            paths.insert(path, json!({"serverRelativeURL": url}));
         }
         to_bytes(&json!({"paths": paths}))
     })

@@ -42,7 +42,14 @@ pub(crate) fn compressed(reply: Reply) -> Reply {
         Ok(smaller) => {
             let headers = &mut parts.headers;
             headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+            let by_encoding = HeaderValue::from_static("Accept-Encoding");
+            if !headers
+                .get_all(header::VARY)
+                .iter()
+                .any(|value| value == by_encoding)
+            {
+                headers.append(header::VARY, by_encoding);
+            }
             smaller
         }
         Err(_) => plain,

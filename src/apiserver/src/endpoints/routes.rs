@@ -54,6 +54,16 @@ pub(crate) fn parse(path: &str) -> Route {
     let Some(decoded) = percent::decode(path) else {
         return Route::Unknown;
     };
+    // Like kube-apiserver, these paths end without a slash.
+    match decoded.strip_prefix("/openapi/") {
+        Some("v2") => return Route::OpenApiV2,
+        Some("v3") => return Route::OpenApiIndex,
+        Some(rest) => {
+            let document = rest.strip_prefix("v3/").map(str::to_owned);
+            return document.map_or(Route::Unknown, Route::OpenApiDocument);
+        }
+        None => {}
+    }
     let trimmed = decoded.trim_matches('/');
     if trimmed.is_empty() {
         return Route::Root;
@@ -67,9 +77,6 @@ pub(crate) fn parse(path: &str) -> Route {
             endpoint: (*endpoint).to_owned(),
             check: check.first().map(|check| (*check).to_owned()),
         },
-        ["openapi", "v2"] => Route::OpenApiV2,
-        ["openapi", "v3"] => Route::OpenApiIndex,
-        ["openapi", "v3", document @ ..] => Route::OpenApiDocument(document.join("/")),
         ["api"] => Route::CoreVersions,
         ["api", version] => Route::Resources {
             group: String::new(),
@@ -179,6 +186,9 @@ mod tests {
             Route::OpenApiDocument("apis/g/v1".to_owned())
         );
         assert_eq!(parse("/openapi/v2"), Route::OpenApiV2);
+        assert_eq!(parse("/openapi/v3"), Route::OpenApiIndex);
+        assert_eq!(parse("/openapi/v3/"), Route::OpenApiDocument(String::new()));
+        assert_eq!(parse("/openapi/v2/"), Route::Unknown);
         let ping = Route::Health {
             endpoint: "readyz".to_owned(),
             check: Some("ping".to_owned()),

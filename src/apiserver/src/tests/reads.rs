@@ -120,6 +120,33 @@ async fn openapi_describes_patch_parameters() {
 }
 
 #[tokio::test]
+async fn openapi_describes_paths_above_the_resources() {
+    let server = TestServer::start().await;
+    let index = server.get("/openapi/v3").await.body;
+    for (document, path) in [
+        ("api", "/api/"),
+        ("apis", "/apis/"),
+        ("version", "/version/"),
+        ("apis/apiextensions.k8s.io", "/apis/apiextensions.k8s.io/"),
+        ("apis/apiextensions.k8s.io/v1", "/apis/apiextensions.k8s.io/v1/"),
+    ] {
+        let url = index["paths"][document]["serverRelativeURL"].as_str();
+        let found = server.get(url.expect(document)).await;
+        assert!(found.body["paths"][path]["get"].is_object(), "{document}");
+        assert_eq!(found.headers["cache-control"], "public, immutable");
+        assert!(found.headers.contains_key("expires"), "{document}");
+    }
+    for absent in ["", "apis/example.com", "api/", "logs"] {
+        let found = server.get(&format!("/openapi/v3/{absent}")).await;
+        assert_eq!((found.code, &found.body), (404, &json!("")), "{absent}");
+    }
+    let v2 = server.get("/openapi/v2").await;
+    let varies = v2.headers.get_all("vary").iter().collect::<Vec<_>>();
+    assert_eq!(varies, ["Accept", "Accept-Encoding"]);
+    assert!(v2.body["paths"]["/version/"]["get"].is_object());
+}
+
+#[tokio::test]
 async fn openapi_v2_describes_all_kinds_in_json_and_protobuf() {
     let server = TestServer::start().await;
     let document = server.get("/openapi/v2").await;

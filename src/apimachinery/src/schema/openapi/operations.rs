@@ -107,6 +107,12 @@ const DELETE: [Parameter; 4] = [
 ];
 
 const JSON_AND_YAML: [&str; 2] = ["application/json", "application/yaml"];
+/// Media types of built-in kinds.
+pub(super) const BUILT_IN_TYPES: [&str; 3] = [
+    "application/json",
+    "application/vnd.kubernetes.protobuf",
+    "application/yaml",
+];
 
 /// Target of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -289,19 +295,20 @@ impl Context<'_> {
             Action::Create | Action::Get | Action::Replace | Action::Patch => kind.clone(),
         };
         let mut operation = json!({
-            "tags": [format!("{}_{}", self.tag(), self.version)],
+            "tags": [format!("{}_{}", group_tag(self.group), self.version)],
             "description": self.description(target, action),
             "operationId": self.operation_id(target, action),
             "parameters": action.parameters().into_iter().map(query_parameter).collect::<Vec<_>>(),
-            "responses": responses(action, &response),
+            "responses": responses(action, &response, self.media_types()),
             "x-kubernetes-action": action.marker(),
             "x-kubernetes-group-version-kind": marker,
         });
         let body = match action {
-            Action::Create | Action::Replace => Some((kind, true, JSON_AND_YAML.to_vec())),
+            Action::Create | Action::Replace => Some((kind, true, self.media_types().to_vec())),
             Action::Patch => Some((format!("{META}.Patch"), true, self.patch_types())),
             Action::Delete | Action::DeleteCollection => {
-                Some((format!("{META}.DeleteOptions"), false, JSON_AND_YAML.to_vec()))
+                let types = self.media_types().to_vec();
+                Some((format!("{META}.DeleteOptions"), false, types))
             }
             Action::List | Action::Get => None,
         };
@@ -324,19 +331,19 @@ impl Context<'_> {
         types
     }
 
-    /// Returns the group in camel case, without the suffix `.k8s.io`.
-    fn tag(&self) -> String {
-        if self.group.is_empty() {
-            return "core".to_owned();
+    fn media_types(&self) -> &'static [&'static str] {
+        match self.resource.schema {
+            SchemaSource::Custom(_) => &JSON_AND_YAML,
+            SchemaSource::BuiltIn => &BUILT_IN_TYPES,
         }
-        let group = self.group.strip_suffix(".k8s.io").unwrap_or(self.group);
-        let mut words = group.split(['.', '-']);
-        let first = words.next().unwrap_or_default().to_owned();
-        words.fold(first, |tag, word| tag + &capitalised(word))
     }
 
     fn operation_id(&self, target: Target, action: Action) -> String {
-        let group_version = format!("{}{}", capitalised(&self.tag()), capitalised(self.version));
+        let group_version = format!(
+            "{}{}",
+            capitalised(&group_tag(self.group)),
+            capitalised(self.version)
+        );
         let collection = if action == Action::DeleteCollection {
             "Collection"
         } else {
@@ -384,7 +391,18 @@ impl Context<'_> {
     }
 }
 
-fn capitalised(word: &str) -> String {
+/// Returns the group in camel case, without the suffix `.k8s.io`.
+pub(super) fn group_tag(group: &str) -> String {
+    if group.is_empty() {
+        return "core".to_owned();
+    }
+    let group = group.strip_suffix(".k8s.io").unwrap_or(group);
+    let mut words = group.split(['.', '-']);
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |tag, word| tag + &capitalised(word))
+}
+
+pub(super) fn capitalised(word: &str) -> String {
     let mut chars = word.chars();
     chars
         .next()
@@ -401,14 +419,14 @@ fn query_parameter((name, kind, description): Parameter) -> Value {
     json!({"name": name, "in": "query", "description": description, "schema": {"type": kind, "uniqueItems": true}})
 }
 
-fn content(schema: &str, types: &[&str]) -> Map<String, Value> {
+pub(super) fn content(schema: &str, types: &[&str]) -> Map<String, Value> {
     types
         .iter()
         .map(|kind| ((*kind).to_owned(), json!({"schema": reference(schema)})))
         .collect()
 }
 
-fn responses(action: Action, schema: &str) -> Value {
+fn responses(action: Action, schema: &str, types: &[&str]) -> Value {
     let codes: &[(&str, &str)] = match action {
         Action::Create => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
         Action::Replace | Action::Patch => &[("200", "OK"), ("201", "Created")],
@@ -420,7 +438,7 @@ fn responses(action: Action, schema: &str) -> Value {
         .map(|(code, words)| {
             (
                 (*code).to_owned(),
-                json!({"description": words, "content": content(schema, &JSON_AND_YAML)}),
+                json!({"description": words, "content": content(schema, types)}),
             )
         })
         .collect();

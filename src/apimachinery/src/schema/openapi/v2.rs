@@ -69,6 +69,7 @@ fn parameters(parameters: &Value) -> Value {
 fn operation(operation: &Value) -> Value {
     let mut converted = operation.as_object().cloned().unwrap_or_default();
     let mut own = parameters(&operation["parameters"]);
+    let is_of_resource = operation.get("x-kubernetes-action").is_some();
     if let Some(body) = converted.remove("requestBody") {
         let (types, schema) = content(&body);
         let mut parameter = json!({"name": "body", "in": "body", "schema": schema});
@@ -82,7 +83,9 @@ fn operation(operation: &Value) -> Value {
     } else {
         converted.insert("consumes".to_owned(), json!(["*/*"]));
     }
-    converted.insert("parameters".to_owned(), own);
+    if is_of_resource {
+        converted.insert("parameters".to_owned(), own);
+    }
     let mut produced = Value::Null;
     let mut responses = Map::new();
     for (code, response) in operation["responses"].as_object().into_iter().flatten() {
@@ -93,6 +96,9 @@ fn operation(operation: &Value) -> Value {
             produced = types;
         }
         responses.insert(code.clone(), shown);
+    }
+    if !is_of_resource {
+        converted.insert("consumes".to_owned(), produced.clone());
     }
     converted.insert("produces".to_owned(), produced);
     converted.insert("responses".to_owned(), Value::Object(responses));

@@ -23,8 +23,26 @@ pub fn encode(document: &Value) -> Vec<u8> {
                 schemas.named(1, name, |message| schema_or_reference(message, found));
             }
         });
+        security_schemes(components, &document["components"]["securitySchemes"]);
     });
     message.into_bytes()
+}
+
+fn security_schemes(components: &mut Message, schemes: &Value) {
+    if schemes.is_null() {
+        return;
+    }
+    components.nested(7, |message| {
+        for (name, scheme) in object(schemes) {
+            message.named(1, name, |either| {
+                either.nested(1, |message| {
+                    for (field, member) in [(1, "type"), (2, "description"), (3, "name"), (4, "in")] {
+                        message.text(field, &scheme[member]);
+                    }
+                });
+            });
+        }
+    });
 }
 
 fn path_item(message: &mut Message, item: &Value) {
