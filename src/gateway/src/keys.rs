@@ -9,6 +9,7 @@
 //! gateways, a burst may exceed a limit per minute N-fold. The excess is charged afterwards, so the
 //! limit holds over longer periods.
 
+mod authentication;
 mod denial;
 mod denial_log;
 mod meter;
@@ -26,7 +27,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderMap, Method};
 use kube::{Api, Client};
 use tracing::{debug, info};
 
@@ -37,6 +38,7 @@ use crate::request::client_address::client_address;
 use crate::request::info::{RequestInfo, Work};
 use crate::routing::length::Length;
 use crate::routing::table::Model;
+use authentication::{PresentedKey, RejectKeyError, X_API_KEY, authenticate};
 use denial_log::DenialLog;
 use ring::KeyRing;
 use rooflet_api::v1alpha1::{ApiKey, KeyUsage};
@@ -48,10 +50,7 @@ use rooflet_http_server::{DenialAudit, Denied};
 use rooflet_inference_api::ollama;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::ErrorCode;
-use rooflet_pki::{API_KEY_PREFIX, ApiKeySecret};
 
-/// Anthropic's header of the key.
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Paths that answer without a key: they show nothing of models and clients.
 const OPEN_PATHS: [&str; 5] = ["/health", "/ping", "/ready", "/version", "/openapi.json"];
 /// Path that answers without a key to programs of this machine only.
@@ -143,45 +142,38 @@ impl Keys {
     }
 
     fn apply(&self, namespace: &str, name: &str, key: Option<&Arc<ApiKey>>) {
-        let mut ring = lock(&self.ring);
-        ring.remove(namespace, name, key.and_then(|key| key.metadata.uid.as_deref()));
-        if let Some(key) = key {
-            ring.set(key, self.clock.now());
-        }
+        let (instant, now) = (self.clock.instant(), self.clock.now());
+        lock(&self.ring).apply(namespace, name, key, instant, now);
     }
 
     /// Returns the identity of the client, or `None` for an anonymous one.
     fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<KeyIdentity>>, ApiError> {
-        let Some(secret) = presented(headers) else {
-            return match self.are_required {
-                false => Ok(None),
-                true => Err(self.denied("MissingKey", denial::missing())),
-            };
+        let presented = PresentedKey::of(headers);
+        let found = {
+            let ring = self.are_read.load(Ordering::Acquire).then(|| lock(&self.ring));
+            authenticate(
+                presented.as_ref(),
+                self.are_required,
+                ring.as_deref(),
+                self.clock.now(),
+            )
         };
-        let Presented::OfFleet(secret) = secret else {
-            // Many clients always send a key. Without required keys, foreign ones are ignored.
-            return match self.are_required {
-                false => Ok(None),
-                true => Err(self.denied("UnknownKey", denial::of_key(&ring::KeyError::Unknown, "…"))),
-            };
-        };
-        if !self.are_read.load(Ordering::Acquire) {
-            return Err(ApiError::unavailable(
-                ErrorCode::ModelUnavailable,
-                "The gateway has not read the API keys yet. Retry shortly.",
-            ));
-        }
-        let found = match &secret {
-            Some(secret) => lock(&self.ring).authenticate(&secret.hash(), self.clock.now()),
-            None => Err(ring::KeyError::Unknown),
-        };
-        found.map(Some).map_err(|err| {
-            let reason = match err {
-                ring::KeyError::Unknown => "UnknownKey",
-                ring::KeyError::Expired(_) => "ExpiredKey",
-            };
-            let hint = secret.as_ref().map_or("…", ApiKeySecret::hint);
-            self.denied(reason, denial::of_key(&err, hint))
+        found.map_err(|err| {
+            let hint = presented.as_ref().and_then(PresentedKey::hint).unwrap_or("…");
+            match err {
+                RejectKeyError::Missing => self.denied("MissingKey", denial::missing()),
+                RejectKeyError::NotRead => ApiError::unavailable(
+                    ErrorCode::ModelUnavailable,
+                    "The gateway has not read the API keys yet. Retry shortly.",
+                ),
+                RejectKeyError::Key(err) => {
+                    let reason = match err {
+                        ring::KeyError::Unknown => "UnknownKey",
+                        ring::KeyError::Expired(_) => "ExpiredKey",
+                    };
+                    self.denied(reason, denial::of_key(&err, hint))
+                }
+            }
         })
     }
 
@@ -236,8 +228,9 @@ impl Keys {
 
     /// Returns the rate-limit headers of the key.
     pub(crate) fn headers(&self, identity: &KeyIdentity, path: &str) -> HeaderMap {
-        let limits = lock(&self.ring).limits(identity, self.clock.instant());
-        denial::headers(limits, path, self.clock.now())
+        let now = self.clock.now();
+        let limits = lock(&self.ring).limits(identity, self.clock.instant(), now);
+        denial::headers(limits, path, now)
     }
 
     fn denied(&self, reason: &'static str, error: ApiError) -> ApiError {
@@ -308,10 +301,11 @@ impl KeyUse {
 impl Drop for KeyUse {
     fn drop(&mut self) {
         let used = self.used;
-        let now = self.keys.clock.now();
+        let (instant, now) = (self.keys.clock.instant(), self.keys.clock.now());
+        let (identity, model) = (&self.identity, &self.model);
         self.keys
             .ring()
-            .end(&self.identity, self.reserved, &self.model, used, now);
+            .end(identity, self.reserved, model, used, instant, now);
         if let Some(metrics) = &self.keys.metrics {
             metrics.record_use(&self.identity.namespace, &self.identity.name, &self.model, used);
         }
@@ -336,27 +330,6 @@ impl Asked {
             client: client_address(request.extensions()),
         }
     }
-}
-
-enum Presented {
-    /// `None`: with the prefix of a fleet's key, but of another form, for example truncated.
-    OfFleet(Option<ApiKeySecret>),
-    /// Not a key of a fleet.
-    Foreign,
-}
-
-/// Returns the key that the client presents.
-fn presented(headers: &HeaderMap) -> Option<Presented> {
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
-        let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
-    });
-    let header = || headers.get(X_API_KEY).and_then(|value| value.to_str().ok());
-    let text = bearer.filter(|key| !key.is_empty()).or_else(header)?;
-    Some(match text.starts_with(API_KEY_PREFIX) {
-        true => Presented::OfFleet(ApiKeySecret::parse(text)),
-        false => Presented::Foreign,
-    })
 }
 
 /// Returns whether a program of this machine sent the request.

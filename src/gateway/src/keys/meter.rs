@@ -103,14 +103,17 @@ impl Meter {
         self.in_progress
     }
 
-    /// Updates the use through other gateways, and charges its increase.
-    pub(crate) fn set_others(&mut self, others: Others) {
+    /// Updates the use through other gateways, and charges its increase at `now`.
+    pub(crate) fn set_others(&mut self, spec: &ApiKeySpec, others: Others, now: Instant) {
         let requests = others.requests.saturating_sub(self.others.requests);
         let tokens = others.tokens.saturating_sub(self.others.tokens);
-        if let Some(bucket) = &mut self.requests {
+        // A bucket that was not used yet is full, also if other gateways were used.
+        if let (Some(bucket), Some(limit)) = (&mut self.requests, spec.requests_per_minute) {
+            bucket.fill(f64::from(limit), now);
             bucket.level -= requests as f64;
         }
-        if let Some(bucket) = &mut self.tokens {
+        if let (Some(bucket), Some(limit)) = (&mut self.tokens, spec.tokens_per_minute) {
+            bucket.fill(limit as f64, now);
             bucket.level -= tokens as f64;
         }
         self.others = others;
@@ -118,16 +121,19 @@ impl Meter {
 
     /// Admits a request with about `prompt_tokens`, and reserves them.
     ///
-    /// `own_tokens_today` are the tokens through this gateway, and `day_left` is the time until the
-    /// next day. Returns the exhausted limit otherwise; nothing is reserved then.
+    /// `others` is the last reported use, `own_tokens_today` are the tokens through this gateway,
+    /// and `day_left` is the time until the next day. Returns the exhausted limit otherwise;
+    /// nothing is reserved then.
     pub(crate) fn admit(
         &mut self,
         spec: &ApiKeySpec,
         prompt_tokens: u64,
+        others: Others,
         own_tokens_today: u64,
         now: Instant,
         day_left: Duration,
     ) -> Result<(), Denial> {
+        self.set_others(spec, others, now);
         self.fill(spec, now);
         if let Some(per_day) = spec.tokens_per_day
             && own_tokens_today.saturating_add(self.others.tokens_today) >= per_day
@@ -165,7 +171,8 @@ impl Meter {
     }
 
     /// Ends an admitted request: replaces its `reserved` tokens by the `used` ones.
-    pub(crate) fn end(&mut self, reserved: u64, used: u64) {
+    pub(crate) fn end(&mut self, spec: &ApiKeySpec, reserved: u64, used: u64, now: Instant) {
+        self.fill(spec, now);
         self.in_progress = self.in_progress.saturating_sub(1);
         self.charge(used as f64 - reserved as f64);
     }
@@ -174,8 +181,10 @@ impl Meter {
     pub(crate) fn remaining(
         &mut self,
         spec: &ApiKeySpec,
+        others: Others,
         now: Instant,
     ) -> (Option<Remaining>, Option<Remaining>) {
+        self.set_others(spec, others, now);
         self.fill(spec, now);
         let requests = self.requests.zip(spec.requests_per_minute);
         let tokens = self.tokens.zip(spec.tokens_per_minute);
@@ -217,7 +226,8 @@ mod tests {
     const DAY_LEFT: Duration = Duration::from_secs(3600);
 
     fn admit(meter: &mut Meter, spec: &ApiKeySpec, prompt: u64, now: Instant) -> Result<(), Denial> {
-        meter.admit(spec, prompt, 0, now, DAY_LEFT)
+        let others = meter.others;
+        meter.admit(spec, prompt, others, 0, now, DAY_LEFT)
     }
 
     #[test]
@@ -250,7 +260,7 @@ mod tests {
         let (mut meter, start) = (Meter::new(Others::default()), Clock::System.instant());
         // Longer than the limit, but the bucket is full.
         admit(&mut meter, &spec, 700, start).unwrap();
-        meter.end(700, 1300);
+        meter.end(&spec, 700, 1300, start);
         let wait = Duration::from_secs(80);
         assert_eq!(
             admit(&mut meter, &spec, 100, start),
@@ -259,7 +269,7 @@ mod tests {
                 wait
             })
         );
-        let (_, tokens) = meter.remaining(&spec, start);
+        let (_, tokens) = meter.remaining(&spec, Others::default(), start);
         let tokens = tokens.expect("a limit");
         assert_eq!((tokens.limit, tokens.remaining), (600, 0));
         assert_eq!(tokens.reset, Duration::from_secs(130));
@@ -289,26 +299,65 @@ mod tests {
             admit(&mut meter, &spec, 100, start),
             Err(Denial::Concurrency { limit: 2 })
         );
-        meter.end(100, 100);
-        meter.set_others(Others {
+        meter.end(&spec, 100, 100, start);
+        let more = Others {
             requests: used.requests + 9,
             ..used
-        });
+        };
+        meter.set_others(&spec, more, start);
         assert!(matches!(
             admit(&mut meter, &spec, 100, start),
             Err(Denial::Requests { .. })
         ));
-        meter.set_others(Others {
+        let almost = Others {
             tokens_today: 4999,
-            ..used
-        });
+            ..more
+        };
         assert_eq!(
-            meter.admit(&spec, 100, 1, start, DAY_LEFT),
+            meter.admit(&spec, 100, almost, 1, start, DAY_LEFT),
             Err(Denial::Budget {
                 per_day: 5000,
                 wait: DAY_LEFT
             })
         );
+    }
+
+    /// A full bucket does not refill while it is not used. So a later charge counts in full.
+    #[test]
+    fn charges_count_from_their_own_time() {
+        let spec = ApiKeySpec {
+            tokens_per_minute: Some(600),
+            ..ApiKeySpec::default()
+        };
+        let start = Clock::System.instant();
+        let minute_later = start + Duration::from_secs(60);
+        let mut meter = Meter::new(Others::default());
+        admit(&mut meter, &spec, 1, start).unwrap();
+        meter.end(&spec, 1, 601, minute_later);
+        assert!(admit(&mut meter, &spec, 1, minute_later).is_err());
+        let mut meter = Meter::new(Others::default());
+        admit(&mut meter, &spec, 1, start).unwrap();
+        let others = Others {
+            tokens: 600,
+            ..Others::default()
+        };
+        let denied = meter.admit(&spec, 1, others, 0, minute_later, DAY_LEFT);
+        assert!(matches!(denied, Err(Denial::Tokens { .. })), "{denied:?}");
+        // An hour of use through another gateway, reported in time, does not add up.
+        let hour = (1..=60_u32).map(|minute| (minute_later + Duration::from_secs(60) * minute, minute));
+        for (now, minute) in hour {
+            let tokens = 600 + 600 * u64::from(minute);
+            meter.set_others(
+                &spec,
+                Others {
+                    tokens,
+                    ..Others::default()
+                },
+                now,
+            );
+        }
+        let end = minute_later + Duration::from_secs(3602);
+        admit(&mut meter, &spec, 1, end).unwrap();
     }
 
     #[test]

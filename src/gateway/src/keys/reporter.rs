@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
 use tracing::debug;
 
 use super::Keys;
@@ -73,16 +72,11 @@ async fn report(client: &Client, keys: &Keys, attempts: &mut Attempts) {
 
 async fn write(client: &Client, report: &KeyReport) -> Result<(), ApiError> {
     let api: Api<ApiKey> = Api::namespaced(client.clone(), &report.namespace);
-    let mut metadata = json!({ "uid": report.uid });
-    if report.report.needs_version {
-        metadata["resourceVersion"] = json!(report.version);
-    }
-    let patch = json!({ "metadata": metadata, "status": report.report.status });
     let params = PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    api.patch_status(&report.name, &params, &Patch::Merge(patch))
+    api.patch_status(&report.name, &params, &Patch::Merge(report.patch()))
         .await
         .map(drop)
         .map_err(ApiError::from)

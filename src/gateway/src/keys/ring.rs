@@ -9,6 +9,7 @@ use std::time::Instant;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::meter::{Denial, Meter, Remaining};
 use super::usage::{Report, Usage, day_left, others};
@@ -90,8 +91,23 @@ impl KeyRing {
         }
     }
 
+    /// Applies a change of a key: its new version, or `None` after its deletion.
+    pub(crate) fn apply(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        key: Option<&Arc<ApiKey>>,
+        instant: Instant,
+        now: Timestamp,
+    ) {
+        self.remove(namespace, name, key.and_then(|key| key.metadata.uid.as_deref()));
+        if let Some(key) = key {
+            self.set(key, instant, now);
+        }
+    }
+
     /// Adds a key or its new version.
-    pub(crate) fn set(&mut self, key: &Arc<ApiKey>, now: Timestamp) {
+    fn set(&mut self, key: &Arc<ApiKey>, instant: Instant, now: Timestamp) {
         let uid = key.metadata.uid.clone().unwrap_or_default();
         let identity = Arc::new(KeyIdentity {
             uid: uid.clone(),
@@ -106,7 +122,7 @@ impl KeyRing {
             {
                 keys.retain(|(_, known)| *known != uid);
             }
-            entry.meter.set_others(others);
+            entry.meter.set_others(&key.spec, others, instant);
             entry.key = key.clone();
             entry.identity = identity;
         } else {
@@ -125,7 +141,7 @@ impl KeyRing {
     }
 
     /// Removes all keys with this namespace and name except `kept` (UID).
-    pub(crate) fn remove(&mut self, namespace: &str, name: &str, kept: Option<&str>) {
+    fn remove(&mut self, namespace: &str, name: &str, kept: Option<&str>) {
         self.entries.retain(|uid, entry| {
             let is_other = entry.identity.namespace != namespace || entry.identity.name != name;
             is_other || Some(uid.as_str()) == kept
@@ -162,10 +178,13 @@ impl KeyRing {
         let Some(entry) = self.entries.get_mut(&identity.uid) else {
             return Ok(());
         };
+        // Reports of other gateways expire with time, not only with a new version of the key.
+        let others = others(&self.gateway, entry.key.status.as_ref(), now);
         let today = entry.usage.tokens_today(now);
+        let spec = &entry.key.spec;
         entry
             .meter
-            .admit(&entry.key.spec, prompt_tokens, today, instant, day_left(now))?;
+            .admit(spec, prompt_tokens, others, today, instant, day_left(now))?;
         entry.is_dirty = true;
         Ok(())
     }
@@ -177,21 +196,23 @@ impl KeyRing {
         reserved: u64,
         model: &str,
         used: KeyUsage,
+        instant: Instant,
         now: Timestamp,
     ) {
         if let Some(entry) = self.entries.get_mut(&identity.uid) {
-            entry.meter.end(reserved, used.tokens());
+            entry.meter.end(&entry.key.spec, reserved, used.tokens(), instant);
             entry.usage.add(model, used, now);
             entry.is_dirty = true;
         }
     }
 
     /// Returns the state of the key's limits.
-    pub(crate) fn limits(&mut self, identity: &KeyIdentity, now: Instant) -> Limits {
+    pub(crate) fn limits(&mut self, identity: &KeyIdentity, instant: Instant, now: Timestamp) -> Limits {
         let Some(entry) = self.entries.get_mut(&identity.uid) else {
             return Limits::default();
         };
-        let (requests, tokens) = entry.meter.remaining(&entry.key.spec, now);
+        let others = others(&self.gateway, entry.key.status.as_ref(), now);
+        let (requests, tokens) = entry.meter.remaining(&entry.key.spec, others, instant);
         Limits { requests, tokens }
     }
 
@@ -242,6 +263,18 @@ pub(crate) struct KeyReport {
     pub(super) report: Report,
 }
 
+impl KeyReport {
+    /// Returns the merge patch of the key. It is valid for this key only, and not for a later one
+    /// of the same name.
+    pub(super) fn patch(&self) -> Value {
+        let mut metadata = json!({ "uid": self.uid });
+        if self.report.needs_version {
+            metadata["resourceVersion"] = json!(self.version);
+        }
+        json!({ "metadata": metadata, "status": self.report.status })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -276,8 +309,8 @@ mod tests {
             expires_at: Some(Time(at(100))),
             ..spec("sha256:a")
         };
-        ring.set(&key("a", "1", limited), at(0));
-        ring.set(&key("b", "2", spec("sha256:b")), at(0));
+        ring.set(&key("a", "1", limited), Clock::System.instant(), at(0));
+        ring.set(&key("b", "2", spec("sha256:b")), Clock::System.instant(), at(0));
         let a = ring.authenticate("sha256:a", at(99)).expect("valid");
         assert!(a.permits("team", "guide"));
         assert!(!a.permits("team", "chat") && !a.permits("other", "guide"));
@@ -290,7 +323,7 @@ mod tests {
         );
         assert_eq!(ring.authenticate("sha256:c", at(0)), Err(KeyError::Unknown));
         // A replaced secret is invalid at once.
-        ring.set(&key("b", "2", spec("sha256:c")), at(0));
+        ring.set(&key("b", "2", spec("sha256:c")), Clock::System.instant(), at(0));
         assert_eq!(ring.authenticate("sha256:b", at(0)), Err(KeyError::Unknown));
         assert!(ring.authenticate("sha256:c", at(0)).is_ok());
         ring.remove("team", "b", None);
@@ -310,7 +343,7 @@ mod tests {
         let (own, copy) = (created("own", "2", 0), created("copy", "1", 1));
         for order in [[&own, &copy], [&copy, &own]] {
             for key in order {
-                ring.set(key, at(2));
+                ring.set(key, Clock::System.instant(), at(2));
             }
             assert_eq!(ring.authenticate("sha256:a", at(2)).expect("valid").name, "own");
         }
@@ -320,16 +353,57 @@ mod tests {
     }
 
     #[test]
+    fn use_through_another_gateway_expires_without_a_new_report() {
+        let mut ring = KeyRing::new("gateway");
+        let noon = "2026-03-01T12:00:00Z".parse::<Timestamp>().expect("a time");
+        let spec = ApiKeySpec {
+            tokens_per_day: Some(100),
+            concurrent_requests: Some(2),
+            ..spec("sha256:a")
+        };
+        let reported = |in_progress: u32, tokens: u64| {
+            let mut key = Arc::unwrap_or_clone(key("a", "1", spec.clone()));
+            key.status = serde_json::from_value(json!({"gateways": {"other": {
+                "updateTime": Time(noon), "inProgress": in_progress, "requests": 1, "tokens": tokens,
+                "days": {"2026-03-01": {"guide": {"requests": 1, "promptTokens": tokens}}}}}}))
+            .expect("a status");
+            Arc::new(key)
+        };
+        let start = Clock::System.instant();
+        let later = |seconds: i64| noon + jiff::SignedDuration::from_secs(seconds);
+        // The other gateway crashes with two requests in progress.
+        ring.set(&reported(2, 0), Clock::System.instant(), noon);
+        let identity = ring.authenticate("sha256:a", noon).expect("valid");
+        let denied = ring.admit(&identity, 10, start, later(10));
+        assert_eq!(denied, Err(Denial::Concurrency { limit: 2 }));
+        ring.admit(&identity, 10, start, later(31))
+            .expect("the report is too old");
+        // The other gateway uses up the budget of the day.
+        ring.set(&reported(0, 100), Clock::System.instant(), later(40));
+        let denied = ring.admit(&identity, 10, start, later(12 * 3600 - 1));
+        assert!(matches!(denied, Err(Denial::Budget { .. })), "{denied:?}");
+        ring.admit(&identity, 10, start, later(12 * 3600))
+            .expect("the next day");
+    }
+
+    #[test]
     fn key_deleted_during_a_request_is_ignored() {
         let mut ring = KeyRing::new("gateway");
-        ring.set(&key("a", "1", spec("sha256:a")), at(0));
+        ring.set(&key("a", "1", spec("sha256:a")), Clock::System.instant(), at(0));
         let identity = ring.authenticate("sha256:a", at(0)).expect("valid");
         ring.admit(&identity, 10, Clock::System.instant(), at(0)).unwrap();
         ring.remove("team", "a", None);
-        ring.end(&identity, 10, "guide", KeyUsage::default(), at(1));
+        ring.end(
+            &identity,
+            10,
+            "guide",
+            KeyUsage::default(),
+            Clock::System.instant(),
+            at(1),
+        );
         assert!(ring.reports(at(2)).is_empty());
         // A new key of the same name starts without use.
-        ring.set(&key("a", "2", spec("sha256:b")), at(3));
+        ring.set(&key("a", "2", spec("sha256:b")), Clock::System.instant(), at(3));
         assert!(ring.reports(at(4)).is_empty());
     }
 
@@ -340,7 +414,7 @@ mod tests {
             tokens_per_minute: Some(1000),
             ..spec("sha256:a")
         };
-        ring.set(&key("a", "1", minute), at(0));
+        ring.set(&key("a", "1", minute), Clock::System.instant(), at(0));
         let identity = ring.authenticate("sha256:a", at(0)).expect("valid");
         let start = Clock::System.instant();
         ring.admit(&identity, 100, start, at(0)).unwrap();
@@ -349,8 +423,8 @@ mod tests {
             prompt_tokens: 110,
             completion_tokens: 90,
         };
-        ring.end(&identity, 100, "guide", used, at(1));
-        let tokens = ring.limits(&identity, start).tokens.expect("a limit");
+        ring.end(&identity, 100, "guide", used, start, at(1));
+        let tokens = ring.limits(&identity, start, at(1)).tokens.expect("a limit");
         assert_eq!((tokens.limit, tokens.remaining), (1000, 800));
         assert_eq!(tokens.reset, Duration::from_secs(12));
         let reports = ring.reports(at(10));
