@@ -214,6 +214,9 @@ fn certificates_are_replaced_after_a_return_of_the_node_and_with_new_authorities
     cluster.kubectl.wait_for_condition("mdep/guide", "Ready", "True");
     ask(&gateway);
 
+    authorities_are_rotated_without_a_failed_request(&cluster, &gateway, &agent, &second);
+    let second = certificate(&cluster).expect("a certificate");
+
     // The next leader creates authorities if the Secret is empty.
     let empty = r#"[{"op": "remove", "path": "/data"}]"#;
     let args = [
@@ -233,6 +236,52 @@ fn certificates_are_replaced_after_a_return_of_the_node_and_with_new_authorities
     let _next = Pod::start(&cluster, "controller", "next-controller");
     replaced_certificate(&cluster, &second, &agent);
     ask(&gateway);
+}
+
+/// Rotates the authorities, and asks all the time.
+fn authorities_are_rotated_without_a_failed_request(
+    cluster: &KubernetesCluster,
+    gateway: &Pod,
+    agent: &Process,
+    before: &str,
+) {
+    let rotate = |args: &[&str]| {
+        let output = Command::new(rooflet())
+            .args([&["server", "rotate-ca"][..], args].concat())
+            .env("KUBECONFIG", &cluster.kubeconfig)
+            .output()
+            .expect("the binary starts");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let trusted = || {
+        let trust = cluster
+            .kubectl
+            .json("--namespace=kube-system configmap rooflet-fleet-trust");
+        let trust = trust.expect("the trust");
+        let authorities = trust["data"]["node-ca.crt"].as_str().unwrap_or_default();
+        authorities.matches("BEGIN CERTIFICATE").count()
+    };
+    assert_eq!(trusted(), 1);
+    let started = rotate(&["--after=0s"]);
+    assert!(started.starts_with("Rotating: new authorities"), "{started}");
+    replaced_certificate(cluster, before, agent);
+    assert_eq!(trusted(), 2);
+    // The old authorities are trusted for 30 s at least.
+    let ask_once = || {
+        let answer = gateway
+            .http
+            .try_chat("guide", "What is rooflet?")
+            .expect("a response");
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    };
+    eventually("the end of the rotation", || {
+        ask_once();
+        match rotate(&["--status"]) {
+            status if status.starts_with("Completed") && trusted() == 1 => Ok(()),
+            status => Err(status),
+        }
+    });
+    ask_once();
 }
 
 /// Waits until the agent has another certificate than `previous`. Returns it.

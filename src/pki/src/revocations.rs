@@ -23,6 +23,11 @@ impl Revocations {
         *lock(&self.times) = times;
     }
 
+    /// Returns the time at which a node was revoked; `None` if it was not.
+    pub fn revoked_at(&self, node: &str) -> Option<Timestamp> {
+        lock(&self.times).get(node).copied()
+    }
+
     /// Returns true if the certificate was issued to a node before the node was revoked.
     pub fn contain(&self, certificate: &CertificateDer<'_>) -> bool {
         let Some(Identity {
@@ -32,7 +37,7 @@ impl Revocations {
         else {
             return false;
         };
-        let revoked = lock(&self.times).get(&name).copied();
+        let revoked = self.revoked_at(&name);
         revoked.is_some_and(|revoked| issued_at(certificate).is_none_or(|issued| issued <= revoked))
     }
 
@@ -41,7 +46,7 @@ impl Revocations {
     /// revocation would be refused.
     pub fn time_of_issue(&self, identity: &Identity, now: Timestamp) -> Timestamp {
         let revoked = match identity.role {
-            Role::Node => lock(&self.times).get(&identity.name).copied(),
+            Role::Node => self.revoked_at(&identity.name),
             Role::Gateway | Role::Controller | Role::Operator => None,
         };
         let first = revoked.and_then(|revoked| Timestamp::from_second(revoked.as_second() + 1).ok());

@@ -27,7 +27,7 @@ use rooflet_client::{ApiError, Cache, Changes, FIELD_MANAGER};
 use rooflet_pki::{Authority, RotateAuthorityError, UserCertificates};
 
 /// ConfigMap of requests and of the status.
-const ROTATION: &str = "rooflet-ca-rotation";
+pub(crate) const ROTATION: &str = "rooflet-ca-rotation";
 const REQUEST: &str = "request.json";
 const RETIRE: &str = "retire";
 const STATUS: &str = "status.json";
@@ -35,7 +35,7 @@ const STATUS: &str = "status.json";
 const PERIOD: Duration = Duration::from_secs(2);
 /// Period in which every running machine uses its certificate several times: a node renews its Lease every
 /// 10 s.
-const OBSERVATION: Duration = Duration::from_secs(30);
+pub(crate) const OBSERVATION: Duration = Duration::from_secs(30);
 
 /// Authorities of a server.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl FleetAuthorities {
     }
 
     /// Rotates the authorities that a previous attempt has not rotated.
-    fn rotate(&self, now: Timestamp) -> Result<(), RotateAuthorityError> {
+    pub(crate) fn rotate(&self, now: Timestamp) -> Result<(), RotateAuthorityError> {
         let mut left = self
             .all()
             .into_iter()
@@ -72,7 +72,7 @@ impl FleetAuthorities {
         left.try_for_each(|authority| authority.rotate(now))
     }
 
-    fn retire(&self) -> Result<(), RotateAuthorityError> {
+    pub(crate) fn retire(&self) -> Result<(), RotateAuthorityError> {
         let mut left = self
             .all()
             .into_iter()
@@ -80,7 +80,7 @@ impl FleetAuthorities {
         left.try_for_each(Authority::retire_previous)
     }
 
-    fn have_previous(&self) -> bool {
+    pub(crate) fn have_previous(&self) -> bool {
         self.all().into_iter().any(Authority::has_previous)
     }
 }
@@ -88,11 +88,11 @@ impl FleetAuthorities {
 /// Request of an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+pub(crate) struct Request {
     /// Identifies the request.
-    requested: Timestamp,
+    pub(crate) requested: Timestamp,
     /// Minimum time during which both authorities are trusted.
-    after_seconds: u64,
+    pub(crate) after_seconds: u64,
 }
 
 /// State of a rotation.
@@ -121,15 +121,15 @@ pub struct RotationStatus {
 
 /// Content of the ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Content {
-    request: Option<Request>,
+pub(crate) struct Content {
+    pub(crate) request: Option<Request>,
     /// Request whose old authorities are to be retired immediately.
-    retire: Option<Timestamp>,
-    status: Option<RotationStatus>,
+    pub(crate) retire: Option<Timestamp>,
+    pub(crate) status: Option<RotationStatus>,
 }
 
 impl Content {
-    fn parse(config_map: Option<&ConfigMap>) -> Self {
+    pub(crate) fn parse(config_map: Option<&ConfigMap>) -> Self {
         let Some(data) = config_map.and_then(|config_map| config_map.data.as_ref()) else {
             return Self::default();
         };
@@ -140,7 +140,7 @@ impl Content {
         }
     }
 
-    fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         let executed = self.status.as_ref().map(|status| status.requested);
         self.request
             .as_ref()
@@ -150,7 +150,7 @@ impl Content {
 
 /// Next action of the server.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// Replace the keys, then store this status.
     Rotate(RotationStatus),
     /// End the trust in the old authorities, then store this status.
@@ -160,16 +160,16 @@ enum Step {
 }
 
 /// Facts that the server observes.
-struct Observed {
-    now: Timestamp,
+pub(crate) struct Observed {
+    pub(crate) now: Timestamp,
     /// Start of the observation of certificates in use.
-    since: Timestamp,
+    pub(crate) since: Timestamp,
     /// Users that used a certificate of an old authority lately.
-    users_of_previous: Vec<String>,
-    have_previous: bool,
+    pub(crate) users_of_previous: Vec<String>,
+    pub(crate) have_previous: bool,
 }
 
-fn next_step(content: &Content, observed: Observed) -> Option<Step> {
+pub(crate) fn next_step(content: &Content, observed: Observed) -> Option<Step> {
     let Observed { now, .. } = observed;
     let rotating = content
         .status
@@ -292,9 +292,13 @@ impl AuthorityRotation {
             }
             Step::Report(status) => status,
         };
-        let text = serde_json::to_string(&status).map_err(|err| ApiError::Invalid(err.to_string()))?;
-        Ok(merge(&self.client, STATUS, &text).await?)
+        Ok(store_status(&self.client, &status).await?)
     }
+}
+
+pub(crate) async fn store_status(client: &Client, status: &RotationStatus) -> Result<(), ApiError> {
+    let text = serde_json::to_string(status).map_err(|err| ApiError::Invalid(err.to_string()))?;
+    merge(client, STATUS, &text).await
 }
 
 /// Error of a request for a rotation.

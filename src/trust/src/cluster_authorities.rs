@@ -11,12 +11,26 @@ use kube::{Api, Client};
 use crate::fleet_trust::FleetTrust;
 use rooflet_base::error::Chain;
 use rooflet_client::{ApiError, FIELD_MANAGER};
-use rooflet_pki::{Authority, AuthorityKind};
+use rooflet_pki::{Authority, AuthorityKind, ParseAuthorityError};
 
 /// Secret in the namespace of the controller: certificate and key of each authority.
 const SECRET: &str = "rooflet-fleet-authorities";
 const CLIENTS: &str = "client-ca.pem";
 const NODES: &str = "node-ca.pem";
+/// Replaced authorities, without their keys, until they are retired.
+const PREVIOUS_CLIENTS: &str = "client-ca-previous.pem";
+const PREVIOUS_NODES: &str = "node-ca-previous.pem";
+
+/// Error of a rotation.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RotateClusterError {
+    #[error("creating a certificate authority")]
+    Generate(#[from] rcgen::Error),
+    #[error("storing the authorities in Secret {SECRET}")]
+    Store(#[from] ApiError),
+    #[error("reading the stored authority")]
+    Parse(#[from] ParseAuthorityError),
+}
 
 /// Authorities whose keys are in the Secret.
 #[derive(Clone)]
@@ -69,15 +83,63 @@ impl ClusterAuthorities {
     }
 
     fn parse(data: &BTreeMap<String, ByteString>) -> Result<Self, String> {
-        let authority = |name: &str, kind| {
+        let authority = |name: &str, previous: &str, kind| {
             let ByteString(pem) = data.get(name).ok_or_else(|| format!("{name} is missing"))?;
             let pem = std::str::from_utf8(pem).map_err(|err| format!("{name}: {err}"))?;
-            Authority::from_pem(kind, pem).map_err(|err| format!("{name}: {err}"))
+            let previous = data
+                .get(previous)
+                .and_then(|ByteString(pem)| std::str::from_utf8(pem).ok());
+            Authority::from_pem(kind, pem, previous).map_err(|err| format!("{name}: {err}"))
         };
         Ok(Self {
-            clients: authority(CLIENTS, AuthorityKind::Client)?,
-            nodes: authority(NODES, AuthorityKind::Node)?,
+            clients: authority(CLIENTS, PREVIOUS_CLIENTS, AuthorityKind::Client)?,
+            nodes: authority(NODES, PREVIOUS_NODES, AuthorityKind::Node)?,
         })
+    }
+
+    fn all(&self) -> [(&Authority, &'static str, &'static str); 2] {
+        [
+            (&self.clients, CLIENTS, PREVIOUS_CLIENTS),
+            (&self.nodes, NODES, PREVIOUS_NODES),
+        ]
+    }
+
+    pub(crate) fn have_previous(&self) -> bool {
+        self.all().iter().any(|(authority, ..)| authority.has_previous())
+    }
+
+    /// Replaces the authorities that a previous attempt has not replaced. They are stored before
+    /// they are used.
+    pub(crate) async fn rotate(&self, client: &Client, now: Timestamp) -> Result<(), RotateClusterError> {
+        for (authority, current, previous) in self.all() {
+            if authority.has_previous() {
+                continue;
+            }
+            let (pem, replaced) = authority.next_generation(now)?;
+            store(client, |data| {
+                data.insert(current.to_owned(), ByteString(pem.clone().into_bytes()));
+                data.insert(previous.to_owned(), ByteString(replaced.clone().into_bytes()));
+            })
+            .await?;
+            authority.replace(&pem, Some(&replaced))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the trust in the replaced authorities.
+    pub(crate) async fn retire(&self, client: &Client) -> Result<(), RotateClusterError> {
+        let stored = store(client, |data| {
+            data.remove(PREVIOUS_CLIENTS);
+            data.remove(PREVIOUS_NODES);
+        })
+        .await?;
+        for (authority, current, _) in self.all() {
+            let pem = stored
+                .get(current)
+                .map(|ByteString(pem)| String::from_utf8_lossy(pem));
+            authority.replace(&pem.unwrap_or_default(), None)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn trust(&self, revoked: BTreeMap<String, Timestamp>) -> FleetTrust {
@@ -89,6 +151,25 @@ impl ClusterAuthorities {
             has_own_signers: true,
         }
     }
+}
+
+/// Changes the data of the Secret. Returns the stored data.
+async fn store(
+    client: &Client,
+    change: impl FnOnce(&mut BTreeMap<String, ByteString>),
+) -> Result<BTreeMap<String, ByteString>, ApiError> {
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let mut secret = secrets.get(SECRET).await?;
+    let data = secret.data.get_or_insert_default();
+    change(data);
+    let changed = data.clone();
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    // The resourceVersion is that of the Secret that was read: a concurrent change is a conflict.
+    secrets.replace(SECRET, &params, &secret).await?;
+    Ok(changed)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -16,8 +16,9 @@ use tracing::{info, warn};
 
 use crate::cluster_authorities::ClusterAuthorities;
 use crate::cluster_request::{
-    AcceptedRequest, FleetSigner, RejectRequestError, RequestState, check, check_requestor,
+    AcceptedRequest, FleetSigner, RejectRequestError, RequestState, check, check_deletion, check_requestor,
 };
+use crate::cluster_rotation::{ClusterRotation, IssuedNodes};
 use crate::node_ledger::{PublishedAuthorities, TrustPublisher};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;
@@ -55,9 +56,10 @@ impl ClusterIssuer {
                 rooflet_client::watch(tasks, api, config, &self.clock, &changes),
             )
         });
+        let rotations = ClusterRotation::watch(&self.client, &self.clock, tasks);
         let stop = tasks.stop_token();
         tasks.spawn_detached(async move {
-            let running = Box::pin(self.run(fleet, requests, changes));
+            let running = Box::pin(self.run(fleet, requests, changes, rotations));
             stop.run_until_cancelled(running).await;
         });
     }
@@ -67,6 +69,7 @@ impl ClusterIssuer {
         fleet: Cache<FleetNode>,
         requests: [(FleetSigner, Cache<CertificateSigningRequest>); 2],
         changes: Changes,
+        (rotations, rotation_rx): (Cache<ConfigMap>, watch::Receiver<u64>),
     ) {
         let mut attempts = Attempts::new("opening the certificate authorities of the fleet");
         let authorities = loop {
@@ -83,6 +86,14 @@ impl ClusterIssuer {
             authorities: PublishedAuthorities::Cluster(authorities.clone()),
             revocations: revocations.clone(),
         };
+        let issued = IssuedNodes::default();
+        let rotation = ClusterRotation {
+            client: self.client.clone(),
+            clock: self.clock.clone(),
+            authorities: authorities.clone(),
+            fleet: fleet.clone(),
+            issued: issued.clone(),
+        };
         let issuer = Issuer {
             requests: Api::all(self.client.clone()),
             accounts: Api::default_namespaced(self.client.clone()),
@@ -91,11 +102,13 @@ impl ClusterIssuer {
             authorities,
             revocations,
             fleet: fleet.clone(),
+            issued,
         };
         // Both use the same cache of nodes: see `Issuer::process`.
         tokio::join!(
             publisher.run(fleet, changes.subscribe()),
-            issuer.run(requests, changes.subscribe())
+            issuer.run(requests, changes.subscribe()),
+            rotation.run(rotations, rotation_rx)
         );
     }
 }
@@ -109,6 +122,7 @@ struct Issuer {
     authorities: ClusterAuthorities,
     revocations: Revocations,
     fleet: Cache<FleetNode>,
+    issued: IssuedNodes,
 }
 
 impl Issuer {
@@ -173,7 +187,7 @@ impl Issuer {
             (accepted, RequestState::Approved | RequestState::Finished) => accepted,
             (Err(reason), RequestState::Pending) => Err(reason),
         };
-        let permitted = permitted.and_then(|accepted| self.check_node(accepted));
+        let permitted = permitted.and_then(|accepted| self.check_node(csr, accepted));
         let name = csr.name_any();
         let AcceptedRequest { identity, request } = match permitted {
             Ok(accepted) => accepted,
@@ -206,10 +220,13 @@ impl Issuer {
         let signed = authority.sign(&request, &policy, issued);
         let processed = match signed.map_err(|err| Chain(&err).to_string()) {
             Ok(certificate) => {
-                let certificate = ByteString(certificate.into_bytes());
-                let patch = json!({"status": {"certificate": certificate}});
+                let encoded = ByteString(certificate.clone().into_bytes());
+                let patch = json!({"status": {"certificate": encoded}});
                 let signed = self.patch_status(&name, &patch).await?;
                 info!(request = name, %identity, "signed a certificate of the fleet");
+                if identity.role == Role::Node {
+                    self.issued.record(&identity.name, &certificate);
+                }
                 signed
             }
             Err(what) => self.fail(csr, &what).await?,
@@ -228,8 +245,14 @@ impl Issuer {
         Ok(checked.map(|()| accepted))
     }
 
-    fn check_node(&self, accepted: AcceptedRequest) -> Result<AcceptedRequest, RejectRequestError> {
+    fn check_node(
+        &self,
+        csr: &CertificateSigningRequest,
+        accepted: AcceptedRequest,
+    ) -> Result<AcceptedRequest, RejectRequestError> {
         let Identity { role, name } = &accepted.identity;
+        let revoked = self.revocations.revoked_at(name);
+        check_deletion(&accepted.identity, csr, revoked, self.clock.now())?;
         let is_listed = || {
             let unreadable = self.fleet.unreadable();
             self.fleet.get(None, name).is_some() || unreadable.iter().any(|node| node.name == *name)

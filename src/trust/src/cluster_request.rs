@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 
 use rooflet_api::meta::NODE_ANNOTATION;
+use rooflet_base::clock::since;
 use rooflet_client::{FLEET_CLIENT_SIGNER, NODE_SERVING_SIGNER};
 use rooflet_pki::{AlternativeNames, CertificateRequest, Identity, Role, SigningPolicy};
 
@@ -18,6 +21,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Lifetime of certificates whose request has no expiration.
 const LIFETIME: Duration = Duration::from_secs(90 * DAY.as_secs());
 const LIFETIME_MAX: Duration = Duration::from_secs(365 * DAY.as_secs());
+/// Time after the deletion of a FleetNode in which requests for its name are rejected:
+/// kube-apiserver caches a valid token for 10 s, and kube-controller-manager deletes the Secret of
+/// the token after the FleetNode.
+const DELETION_HOLD: Duration = Duration::from_secs(20);
 
 /// Signer of the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +95,11 @@ pub(crate) enum RejectRequestError {
         permitted: Option<Identity>,
         requested: Identity,
     },
+    #[error(
+        "FleetNode {node} was deleted less than {} s ago, and kube-apiserver may still accept its tokens of before; \
+         the agent of a Mac that joined again retries", DELETION_HOLD.as_secs()
+    )]
+    DeletedLately { node: String },
     #[error("FleetNode {0} does not exist: run `rooflet token create --node {0}`, and join the Mac again")]
     NoNode(String),
 }
@@ -162,6 +174,25 @@ pub(crate) fn check_requestor(
             account: account.to_owned(),
             permitted,
             requested: requested.clone(),
+        }),
+    }
+}
+
+/// Checks that a node did not request the certificate with a token of a FleetNode that was deleted.
+/// `revoked` is the time of the deletion.
+pub(crate) fn check_deletion(
+    identity: &Identity,
+    csr: &CertificateSigningRequest,
+    revoked: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<(), RejectRequestError> {
+    let created = csr.creation_timestamp().map_or(now, |Time(created)| created);
+    // The clock of the API server may be ahead of that of this controller.
+    let is_late = revoked.is_none_or(|revoked| since(now.min(created), revoked) >= DELETION_HOLD);
+    match is_late || identity.role != Role::Node {
+        true => Ok(()),
+        false => Err(RejectRequestError::DeletedLately {
+            node: identity.name.clone(),
         }),
     }
 }
@@ -318,6 +349,28 @@ mod tests {
             refused(None, Identity::new(Role::Gateway, "rooflet-x")),
             "ServiceAccount rooflet-x may request certificates only for no identity, not for gateway/rooflet-x"
         );
+    }
+
+    #[test]
+    fn request_soon_after_the_deletion_of_its_node_is_rejected() {
+        let at = rooflet_base::clock::at;
+        let node = Identity::new(Role::Node, "mini-1");
+        let check = |identity: &Identity, created: i64, now: i64| {
+            let mut csr = csr(FleetSigner::NodeServing, "", &[]);
+            csr.metadata.creation_timestamp = Some(Time(at(created)));
+            check_deletion(identity, &csr, Some(at(1000)), at(now))
+        };
+        for (created, now) in [(990, 1000), (1000, 1001), (1019, 1500), (1500, 1019)] {
+            let refused = check(&node, created, now).expect_err("a token of before may be valid");
+            assert!(
+                refused
+                    .to_string()
+                    .starts_with("FleetNode mini-1 was deleted less than 20 s ago")
+            );
+        }
+        check(&node, 1020, 1020).expect("the token of before is invalid");
+        check(&Identity::new(Role::Gateway, "mini-1"), 1000, 1000).expect("another role");
+        check_deletion(&node, &csr(FleetSigner::NodeServing, "", &[]), None, at(0)).expect("never deleted");
     }
 
     #[test]

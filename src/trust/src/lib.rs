@@ -12,6 +12,7 @@ mod authority_rotation;
 mod cluster_authorities;
 mod cluster_issuer;
 mod cluster_request;
+mod cluster_rotation;
 mod fleet_trust;
 mod machine_certificate;
 mod membership;

@@ -20,7 +20,8 @@ use rooflet_trust::{
 const PATIENCE: Duration = Duration::from_secs(30);
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Arguments of `rooflet server rotate-ca`.
+/// Arguments of `rooflet server rotate-ca`. On a Kubernetes cluster, the leading controller
+/// executes the request.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     /// Minimum time during which old and new authorities are trusted, such as 24h or 7d. In this time,
@@ -79,8 +80,8 @@ pub(in crate::cli) async fn run(args: Args) -> Result<(), Failure> {
         Ok(status) => ui::output(&describe(&status?)),
         Err(_) => {
             let what = anyhow!(
-                "the server has not executed the request within {} s; its log contains the reason. Only rooflet's own \
-                 API server rotates authorities",
+                "the request was not executed within {} s; the log of rooflet's API server, on a Kubernetes cluster that \
+                 of the leading controller, contains the reason",
                 PATIENCE.as_secs()
             );
             return Err(Failure::new(ExitStatus::Unavailable, what));
