@@ -39,6 +39,20 @@ fn token_of_an_agent_is_valid_while_its_node_exists() {
     let first = std::fs::read_to_string(&kubeconfig).expect("a kubeconfig");
     let again = text(&join(&cluster, NODE, &kubeconfig_for_joining(&cluster)));
     assert!(again.contains("node mini-1 has joined"), "{again}");
+    let listed = Command::new(rooflet())
+        .args(["token", "list"])
+        .env("KUBECONFIG", &cluster.kubeconfig)
+        .output();
+    let listed = text(&listed.expect("the binary starts"));
+    let state = |node: &str| {
+        let line = listed.lines().find(|line| line.starts_with(node));
+        line.unwrap_or_else(|| panic!("{node}: {listed}")).to_owned()
+    };
+    assert!(
+        state("mini-1").contains("rooflet-agent-mini-1") && state("mini-1").contains("valid"),
+        "{listed}"
+    );
+    assert!(state("mini-2").contains("no token"), "{listed}");
     assert_eq!(std::fs::read_to_string(&kubeconfig).expect("a kubeconfig"), first);
     agent_may_request_only_bound_tokens(&cluster, &kubectl_with(&cluster, &kubeconfig));
 

@@ -57,7 +57,7 @@ impl TokenBinding {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundToken {
     pub binding: TokenBinding,
-    issued: Timestamp,
+    pub issued: Timestamp,
     pub expires: Timestamp,
 }
 

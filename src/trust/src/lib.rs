@@ -17,6 +17,7 @@ mod fleet_trust;
 mod machine_certificate;
 mod membership;
 mod node_ledger;
+mod node_tokens;
 mod published_trust;
 
 pub use authority_rotation::{
@@ -30,4 +31,5 @@ pub use machine_certificate::{
 };
 pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership, node_of_token};
 pub use node_ledger::{PublishedAuthorities, TrustPublisher};
+pub use node_tokens::{IssueNodeTokenError, NodeTokens, issue_node_token, list_node_tokens};
 pub use published_trust::{ClientAuthorities, PublishedTrust};

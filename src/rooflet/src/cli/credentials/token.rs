@@ -62,10 +62,10 @@ enum Verb {
         description: Option<String>,
         /// URL under which other Macs reach the API server. Default: the URL of the kubeconfig,
         /// with this machine's address instead of loopback.
-        #[arg(long, value_name = "URL")]
+        #[arg(long, value_name = "URL", value_parser = server_url)]
         server: Option<String>,
     },
-    /// List the tokens without their secrets.
+    /// List the tokens without their secrets. On a Kubernetes cluster, list the nodes with tokens.
     List,
     /// Delete tokens. Macs that have joined are not affected.
     Delete {
@@ -145,6 +145,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             ui::output(&format!("rooflet join {server} --token {token}\n"));
         }
         Verb::List => {
+            let version = client.apiserver_version().await.map_err(ApiError::from)?;
+            if !version.git_version.contains("rooflet") {
+                return node_account::list(&client, Clock::System.now()).await;
+            }
             let found = secrets
                 .list(&ListParams::default().fields(&format!("type={TOKEN_SECRET_TYPE}")))
                 .await
@@ -185,6 +189,27 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Parses the URL of an API server for other machines.
+fn server_url(text: &str) -> Result<String, String> {
+    let example = "such as https://192.0.2.2:7443";
+    let url: Uri = text
+        .parse()
+        .map_err(|err| format!("{err}; pass a URL, {example}"))?;
+    match url.scheme_str() {
+        Some("https") if url.host().is_some_and(|host| !host.is_empty()) => {}
+        Some("https") | None => return Err(format!("must be a URL with a host, {example}")),
+        Some(scheme) => {
+            return Err(format!(
+                "{scheme} has no encryption with certificates, so other machines cannot join; pass an https URL, {example}"
+            ));
+        }
+    }
+    match url.path_and_query().map(|path| path.as_str()) {
+        None | Some("" | "/") => Ok(text.trim_end_matches('/').to_owned()),
+        Some(path) => Err(format!("must not contain a path (`{path}`), {example}")),
+    }
 }
 
 fn data(secret: &Secret, key: &str) -> Option<String> {
@@ -285,6 +310,31 @@ fn own_address() -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn server_must_be_an_https_url_without_a_path() {
+        assert_eq!(
+            server_url("https://192.0.2.2:7443/").as_deref(),
+            Ok("https://192.0.2.2:7443")
+        );
+        assert_eq!(
+            server_url("https://mini-1.local").as_deref(),
+            Ok("https://mini-1.local")
+        );
+        for (wrong, fault) in [
+            ("http://192.0.2.2:7443", "http has no encryption"),
+            ("ftp://192.0.2.2", "ftp has no encryption"),
+            ("192.0.2.2:7443", "must be a URL with a host"),
+            ("mini-1", "must be a URL with a host"),
+            ("https://", "pass a URL"),
+            ("", "pass a URL"),
+            ("https://192.0.2.2/api", "must not contain a path (`/api`)"),
+            ("https://192.0.2.2?x", "must not contain a path"),
+        ] {
+            let err = server_url(wrong).expect_err(wrong);
+            assert!(err.contains(fault), "{wrong}: {err}");
+        }
+    }
 
     #[test]
     fn tokens_expire_by_default() {

@@ -1,25 +1,19 @@
-//! Credentials of a node on a Kubernetes cluster: a token of the ServiceAccount that the chart created for
-//! the node. The API server accepts the token while a Secret exists, which belongs to the FleetNode.
+//! Tokens of nodes on a Kubernetes cluster.
 
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
-use kube::{Api, Client, Resource, ResourceExt};
+use jiff::Timestamp;
+use kube::Client;
 use serde_json::json;
 
 use crate::cli::{Failure, ui};
 use rooflet_api::meta::NODE_ANNOTATION;
-use rooflet_api::v1alpha1::{FleetNode, FleetNodeSpec};
 use rooflet_base::error::ExitStatus;
-use rooflet_client::{ApiError, FIELD_MANAGER, TokenBinding};
 use rooflet_pki::certificate_pem;
 use rooflet_pki::kubeconfig::{self, Credentials};
+use rooflet_trust::{IssueNodeTokenError, NodeTokens, issue_node_token, list_node_tokens};
 
-/// ServiceAccounts of agents, as the chart labels them.
-const AGENTS: &str = "app.kubernetes.io/name=rooflet,app.kubernetes.io/component=agent";
 /// Shortest lifetime that Kubernetes accepts.
 const MIN_TTL: Duration = Duration::from_secs(600);
 
@@ -34,17 +28,14 @@ pub(super) async fn create(
         let what = anyhow!("--ttl: tokens of this cluster expire: pass a duration of at least 10m");
         return Err(Failure::new(ExitStatus::Usage, what));
     }
-    let account = account_of(client, node).await?;
-    let (namespace, name) = (account.namespace().unwrap_or_default(), account.name_any());
-    let owner = fleet_node(client, node).await?;
-    let secret = secret(client, &namespace, &name, &owner).await?;
-    let binding = TokenBinding {
-        namespace,
-        account: name,
-        secret: secret.name_any(),
-        secret_uid: secret.uid().unwrap_or_default(),
-    };
-    let token = binding.request_token(client, ttl).await?;
+    let token = issue_node_token(client, node, ttl)
+        .await
+        .map_err(|err| match err {
+            IssueNodeTokenError::Api(err) => err.into(),
+            IssueNodeTokenError::NoAccount(_) | IssueNodeTokenError::SeveralAccounts { .. } => {
+                Failure::from(anyhow!(err))
+            }
+        })?;
     let authorities: String = authorities.iter().map(|der| certificate_pem(der)).collect();
     let text = kubeconfig::text(
         server,
@@ -60,90 +51,24 @@ pub(super) async fn create(
     Ok(())
 }
 
-async fn account_of(client: &Client, node: &str) -> Result<ServiceAccount, Failure> {
-    let accounts: Api<ServiceAccount> = Api::all(client.clone());
-    let found = accounts.list(&ListParams::default().labels(AGENTS)).await;
-    let mut found = found.map_err(ApiError::from)?.items;
-    found.retain(|account| account.annotations().get(NODE_ANNOTATION).map(String::as_str) == Some(node));
-    let named = |account: &ServiceAccount| {
-        format!(
-            "{}/{}",
-            account.namespace().unwrap_or_default(),
-            account.name_any()
-        )
-    };
-    match found.len() {
-        0 => Err(anyhow!(
-            "no ServiceAccount of the chart is for node {node}: add {node} to the value agents.nodes, and run \
-             `helm upgrade`"
-        )
-        .into()),
-        1 => Ok(found.remove(0)),
-        _ => Err(anyhow!(
-            "node {node} has several ServiceAccounts ({}): remove {node} from agents.nodes of all releases but one",
-            found.iter().map(named).collect::<Vec<_>>().join(", ")
-        )
-        .into()),
+/// Prints the nodes of the chart and their tokens.
+pub(super) async fn list(client: &Client, now: Timestamp) -> Result<(), Failure> {
+    let mut table = ui::Table::new(["NODE", "SERVICEACCOUNT", "ISSUED", "EXPIRES", "STATE"]);
+    for tokens in list_node_tokens(client, now).await? {
+        let NodeTokens {
+            node,
+            account,
+            issued,
+            expires,
+            state,
+        } = tokens;
+        table.add_row([node, account, issued, expires, state.to_owned()]);
     }
-}
-
-/// Returns the reference to the FleetNode, which is created if it is missing.
-async fn fleet_node(client: &Client, node: &str) -> Result<OwnerReference, Failure> {
-    let nodes: Api<FleetNode> = Api::all(client.clone());
-    let found = match nodes.get_opt(node).await.map_err(ApiError::from)? {
-        Some(found) => found,
-        None => {
-            let new = FleetNode::new(node, FleetNodeSpec::default());
-            nodes.create(&params(), &new).await.map_err(ApiError::from)?
-        }
-    };
-    let reference = found.owner_ref(&());
-    Ok(reference.context("the FleetNode has no UID")?)
-}
-
-/// Returns the Secret of this FleetNode. A Secret of a deleted FleetNode is replaced, so that tokens of
-/// before stay invalid.
-async fn secret(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-    owner: &OwnerReference,
-) -> Result<Secret, Failure> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    if let Some(found) = secrets.get_opt(name).await.map_err(ApiError::from)? {
-        let is_current = found
-            .owner_references()
-            .iter()
-            .any(|owning| owning.uid == owner.uid);
-        if is_current && found.meta().deletion_timestamp.is_none() {
-            return Ok(found);
-        }
-        let only_this = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: found.uid(),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        match secrets.delete(name, &only_this).await.map_err(ApiError::from) {
-            Ok(_) | Err(ApiError::NotFound(_)) => {}
-            Err(err) => return Err(err.into()),
-        }
+    match table.is_empty() {
+        true => ui::progress(
+            "no node of this cluster may have a token: add nodes to the value agents.nodes, and run `helm upgrade`",
+        ),
+        false => ui::output(&format!("{table}\n")),
     }
-    let new = Secret {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            owner_references: Some(vec![owner.clone()]),
-            ..ObjectMeta::default()
-        },
-        ..Secret::default()
-    };
-    Ok(secrets.create(&params(), &new).await.map_err(ApiError::from)?)
-}
-
-fn params() -> PostParams {
-    PostParams {
-        field_manager: Some(FIELD_MANAGER.to_owned()),
-        ..PostParams::default()
-    }
+    Ok(())
 }
