@@ -9,7 +9,11 @@ use crate::{
 };
 
 const USAGE: &str = "usage: cargo xtask faults [--seeds N] [--from SEED]";
-const SCENARIO: &str = "examples/simulation/faults.yaml";
+/// Scenarios, and the number of seeds for each one of this scenario: a day takes longer than minutes.
+const SCENARIOS: [(&str, u64); 2] = [
+    ("examples/simulation/faults.yaml", 1),
+    ("examples/simulation/access.yaml", 50),
+];
 
 /// Range of seeds.
 #[derive(Debug, PartialEq)]
@@ -20,10 +24,16 @@ struct Seeds {
 
 pub(crate) fn run(args: &[&str]) -> Result<Outcome> {
     let seeds = Seeds::parse(args)?;
-    let mut simulate = simulate::optimised();
-    let (from, count) = (seeds.from.to_string(), seeds.count.to_string());
-    simulate.args(["simulate", SCENARIO, "--seed", &from, "--seeds", &count]);
-    console::run(&mut simulate)
+    for (scenario, share) in SCENARIOS {
+        let mut simulate = simulate::optimised();
+        let (from, count) = (seeds.from.to_string(), seeds.count.div_ceil(share).to_string());
+        simulate.args(["simulate", scenario, "--seed", &from, "--seeds", &count]);
+        let outcome = console::run(&mut simulate)?;
+        if outcome != Outcome::Passed {
+            return Ok(outcome);
+        }
+    }
+    Ok(Outcome::Passed)
 }
 
 impl Seeds {

@@ -119,9 +119,9 @@ impl NodeCredentials {
             let due = self
                 .certificate
                 .as_ref()
-                .filter(|certificate| is_due(certificate, now));
+                .filter(|certificate| certificate.is_due(now));
             if let Some(certificate) = due
-                && is_from_future(certificate, now)
+                && certificate.is_from_future(now)
                 && now >= next_renewal
             {
                 warn!(
@@ -290,14 +290,6 @@ impl NodeCredentials {
     }
 }
 
-fn is_due(certificate: &NodeCertificate, now: Timestamp) -> bool {
-    now >= certificate.renew_at() || is_from_future(certificate, now)
-}
-
-fn is_from_future(certificate: &NodeCertificate, now: Timestamp) -> bool {
-    now < certificate.not_before
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,10 +302,10 @@ mod tests {
             not_before: at(1000),
             not_after: at(1900),
         };
-        assert!(is_due(&certificate, at(999)));
-        assert!(!is_due(&certificate, at(1000)));
-        assert!(!is_due(&certificate, at(1599)));
-        assert!(is_due(&certificate, at(1600)));
-        assert!(is_due(&certificate, at(5000)));
+        assert!(certificate.is_due(at(999)));
+        assert!(!certificate.is_due(at(1000)));
+        assert!(!certificate.is_due(at(1599)));
+        assert!(certificate.is_due(at(1600)));
+        assert!(certificate.is_due(at(5000)));
     }
 }

@@ -12,6 +12,7 @@
 mod authentication;
 mod denial;
 mod denial_log;
+mod gate;
 mod meter;
 mod metrics;
 mod reporter;
@@ -31,6 +32,7 @@ use http::{HeaderMap, Method};
 use kube::{Api, Client};
 use tracing::{debug, info};
 
+pub use gate::{AdmittedRequest, KeyGate, KeyRefusal, UsageReport};
 pub(crate) use metrics::KeyMetrics;
 pub(crate) use ring::KeyIdentity;
 

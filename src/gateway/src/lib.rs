@@ -51,6 +51,7 @@ use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 use rooflet_telemetry::trace::Tracer;
 
 pub use access::AccessLog;
+pub use keys::{AdmittedRequest, KeyGate, KeyRefusal, UsageReport};
 pub use request_router::{Assignment, Decision, QueuedRequest, RequestRouter};
 pub use routes::MAX_TRIES;
 

@@ -81,6 +81,17 @@ impl NodeCertificate {
         })
     }
 
+    /// Returns whether the certificate is to be renewed: because of its age, or because its
+    /// validity has not begun.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        now >= self.renew_at() || self.is_from_future(now)
+    }
+
+    /// Returns whether the validity has not begun, because a clock was wrong.
+    pub fn is_from_future(&self, now: Timestamp) -> bool {
+        now < self.not_before
+    }
+
     /// Returns the time of the renewal: after two thirds of the lifetime.
     pub fn renew_at(&self) -> Timestamp {
         let lifetime = self.not_after.as_second() - self.not_before.as_second();

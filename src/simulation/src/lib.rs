@@ -3,10 +3,11 @@
 //! for faults that violate an invariant of the design.
 //!
 //! All decisions are made by the code of the product: deployment plan, binder and scheduler, node
-//! lifecycle, sync plan and statuses of the agent, routing table and request queue of the gateway.
-//! The code around them is modelled: watches that lag, writes that are delayed, rejected or lost,
-//! and processes that load, drain and crash. An answer takes the time that the roofline predicts.
-//! No code reads a clock or a disk. The same scenario and seed produce the same outcome.
+//! lifecycle, sync plan and statuses of the agent, routing table, request queue and API keys of the
+//! gateway, certificates of all machines. The code around them is modelled: watches that lag,
+//! writes that are delayed, rejected or lost, and processes that load, drain and crash. An answer
+//! takes the time that the roofline predicts. No code reads a clock or a disk. The same scenario
+//! and seed produce the same outcome.
 //!
 //! Input: a [`Scenario`] and [`RunOptions`]. Output: an [`Outcome`], with the first violated
 //! invariant.

@@ -23,6 +23,8 @@ pub struct Outcome {
     pub deployments: Vec<DeploymentOutcome>,
     pub demand: Vec<DemandOutcome>,
     pub control: ControlOutcome,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access: Option<AccessOutcome>,
     pub faults: Vec<FaultSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub violation: Option<Violation>,
@@ -100,4 +102,27 @@ pub struct ControlOutcome {
     pub passes: u64,
     pub writes: u64,
     pub events: u64,
+}
+
+/// Decisions on API keys and certificates.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AccessOutcome {
+    /// Requests that gateways admitted.
+    pub admitted: u64,
+    /// Requests that gateways refused, by reason.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Handshakes between gateways and agents.
+    pub handshakes: u64,
+    /// Attempts with missing, unknown, deleted or stolen credentials. All of them were rejected.
+    pub intrusions: u64,
+    /// Certificates that were issued after the first one of each machine.
+    pub renewals: u64,
+    /// Authorities that were replaced and retired.
+    pub rotations: u64,
+    /// FleetNodes whose deletion revoked certificates.
+    pub revocations: u64,
+    /// Machines that an administrator joined again.
+    pub rejoined: u64,
+    pub gateway_restarts: u64,
 }

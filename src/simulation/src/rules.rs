@@ -3,6 +3,7 @@
 //! A check reads the state of the [`World`](crate::world::World) and changes only [`Rules`]. It
 //! uses the actual state, not the copies that controller, agents and gateway have of it.
 
+pub(crate) mod access;
 pub(crate) mod bounds;
 mod changes;
 mod disruption;
@@ -18,6 +19,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::rules::access::AccessRules;
 use crate::rules::bounds::{LostReplica, PreviousBounds};
 use crate::rules::ledger::Ledger;
 use crate::rules::reservations::NeedKey;
@@ -29,6 +31,7 @@ use rooflet_base::units::Bytes;
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) ledger: Ledger,
+    pub(crate) access: AccessRules,
     violation: Option<Violation>,
     /// Replicas that the API server created without a response to the controller. The controller
     /// may create each of them a second time.
@@ -66,9 +69,10 @@ struct NodeHistory {
 }
 
 impl Rules {
-    pub(crate) fn new(ledger: Ledger) -> Self {
+    pub(crate) fn new(ledger: Ledger, access: AccessRules) -> Self {
         Self {
             ledger,
+            access,
             violation: None,
             unacknowledged_creations: 0,
             readmitted: BTreeMap::new(),

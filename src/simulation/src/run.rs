@@ -1,5 +1,6 @@
 //! A run: the world, the network and the rules, and the loop over events.
 
+mod access;
 mod agent;
 mod apply;
 mod change;
@@ -10,6 +11,7 @@ mod journal;
 mod leaders;
 mod outage;
 mod report;
+mod trust;
 mod watches;
 mod worker;
 mod writes;
@@ -20,6 +22,7 @@ use crate::network::Network;
 use crate::options::RunOptions;
 use crate::outcome::Outcome;
 use crate::rules::Rules;
+use crate::rules::access::AccessRules;
 use crate::rules::ledger::{Ledger, Totals};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::world::World;
@@ -76,7 +79,15 @@ impl<'a> Run<'a> {
         Ok(Self {
             world: World::new(scenario, options)?,
             network: Network::new(scenario, options.seed),
-            rules: Rules::new(Ledger::new(scenario, options.journal)),
+            rules: Rules::new(
+                Ledger::new(scenario, options.journal),
+                scenario
+                    .access
+                    .as_ref()
+                    .map_or_else(AccessRules::default, |access| {
+                        AccessRules::new(access.keys.len(), access.gateways)
+                    }),
+            ),
         })
     }
 }
@@ -107,6 +118,7 @@ impl Run<'_> {
         for demand in 0..self.world.scenario.demand.len() {
             self.world.next_request(demand);
         }
+        self.start_access();
     }
 
     pub(crate) fn handle(&mut self, event: Event) {
@@ -162,6 +174,7 @@ impl Run<'_> {
             Event::FaultEnds { index } => self.fault_ends(index),
             Event::Change { index } => self.change(index),
             Event::CollectGarbage => self.collect_garbage(),
+            Event::Access(event) => self.access(event),
         }
     }
 }

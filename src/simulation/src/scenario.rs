@@ -1,5 +1,6 @@
 //! Scenario file: fleet, models, deployments, demand, changes and faults.
 
+pub(crate) mod access;
 pub(crate) mod fault;
 pub(crate) mod machine;
 pub(crate) mod planted;
@@ -13,6 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::scenario::access::Access;
 use crate::scenario::fault::Fault;
 use crate::scenario::fault::FaultSpec;
 use crate::scenario::fault::RandomFaults;
@@ -73,6 +75,8 @@ pub struct Scenario {
     pub random_faults: Option<RandomFaults>,
     #[serde(default)]
     pub network: Network,
+    #[serde(default)]
+    pub access: Option<Access>,
     /// If true, every deployment must have all its replicas ten minutes after the last fault or
     /// change. The fleet must be large enough.
     #[serde(default)]
@@ -151,6 +155,9 @@ pub struct Deployment {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Demand {
     pub deployment: String,
+    /// Name of the API key that the clients present, if the scenario has `access`.
+    #[serde(default)]
+    pub key: Option<String>,
     /// Base rate. Arrivals are random and independent (a Poisson process).
     pub requests_per_second: f64,
     /// Mean number of prompt tokens.
@@ -276,6 +283,9 @@ impl Scenario {
                 "must be greater than 0",
             ));
         }
+        if let Some(access) = &self.access {
+            access.check()?;
+        }
         let classes: Vec<_> = self.fleet.macs.iter().map(class_name).collect();
         let of_labels = self.fleet.labels.keys().map(|name| ("labels", name));
         let of_hours = self.fleet.quiet_hours.keys().map(|name| ("quietHours", name));
@@ -306,6 +316,12 @@ impl Scenario {
         for (index, demand) in self.demand.iter().enumerate() {
             let field = |name: &str| format!("demand[{index}].{name}");
             self.deployment(&demand.deployment, &field("deployment"))?;
+            if let Some(key) = &demand.key
+                && self.access.as_ref().and_then(|access| access.key(key)).is_none()
+            {
+                let message = format!("access.keys has no key `{key}`");
+                return Err(ScenarioError::new(field("key"), message));
+            }
             if !(0.0..=1e6).contains(&demand.requests_per_second) {
                 return Err(ScenarioError::new(
                     field("requestsPerSecond"),

@@ -4,6 +4,7 @@ use super::scenario::{ChangeAt, ChangeWhat};
 use super::*;
 use rooflet_api::meta::CHANGE_CAUSE_ANNOTATION;
 
+mod access;
 mod preview;
 
 const DAY: &str = include_str!("../../../examples/simulation/day.yaml");

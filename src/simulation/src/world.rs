@@ -1,6 +1,7 @@
 //! Simulated world: scenario, stored objects, nodes, controller process, gateway, clock and event
 //! queue.
 
+pub(crate) mod access;
 mod agent;
 mod autoscaling;
 pub(crate) mod controller;
@@ -29,6 +30,7 @@ use crate::scenario::machine::machines;
 use crate::scenario::planted::Planted;
 use crate::scenario::policy::Policy;
 use crate::scenario::{Scenario, ScenarioError};
+use crate::world::access::AccessState;
 use crate::world::controller::{Control, PausedLeader};
 use crate::world::event::{Actor, Event, Queue};
 use crate::world::gateway_state::GatewayState;
@@ -38,6 +40,7 @@ use crate::world::writer::Writer;
 use rooflet_api::meta::DEPLOYMENT_LABEL;
 use rooflet_api::v1alpha1::{FleetNode, ModelReplica, ModelRevision};
 use rooflet_base::clock::Clock;
+use rooflet_base::error::Chain;
 use rooflet_controller::intent::Version;
 
 /// State of the simulated world.
@@ -55,6 +58,8 @@ pub(crate) struct World<'a> {
     pub(crate) nodes: Vec<Node>,
     pub(crate) by_name: BTreeMap<String, usize>,
     pub(crate) gateway: GatewayState,
+    /// `None` if the scenario has no API keys and certificates.
+    pub(crate) access: Option<AccessState>,
     pub(crate) faults: Vec<FaultSpec>,
     /// Indexes into `faults` of the faults that are active.
     pub(crate) active: Vec<usize>,
@@ -76,6 +81,12 @@ impl<'a> World<'a> {
             );
             faults
         });
+        let access = scenario
+            .access
+            .as_ref()
+            .map(|access| AccessState::new(access, scenario.start, &names, options.seed))
+            .transpose()
+            .map_err(|err| ScenarioError::new("access", Chain(&err)))?;
         Ok(Self {
             scenario,
             policy: options.policy,
@@ -93,6 +104,7 @@ impl<'a> World<'a> {
                 .collect(),
             nodes: machines.into_iter().map(Node::new).collect(),
             gateway: GatewayState::new(scenario, options.seed),
+            access,
             faults,
             active: Vec::new(),
             processes: 0,

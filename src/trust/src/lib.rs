@@ -13,6 +13,7 @@ mod cluster_authorities;
 mod cluster_issuer;
 mod cluster_request;
 mod cluster_rotation;
+mod fleet_decisions;
 mod fleet_trust;
 mod machine_certificate;
 mod membership;
@@ -26,6 +27,7 @@ pub use authority_rotation::{
 };
 pub use cluster_authorities::ClusterAuthorities;
 pub use cluster_issuer::ClusterIssuer;
+pub use fleet_decisions::{CertificateChain, FleetDecisionError, TrustMachine, TrustServer};
 pub use machine_certificate::{
     MachineCertificate, OperatorTlsError, Purpose, operator_tls, stored_certificate,
 };

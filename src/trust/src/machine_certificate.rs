@@ -63,7 +63,18 @@ impl Purpose {
         }
     }
 
-    fn names(&self) -> &[String] {
+    /// Creates a key and a request for its certificate. `account` is the ServiceAccount of this
+    /// process.
+    pub(crate) fn key_request(&self, account: Option<&String>) -> Result<KeyRequest, rcgen::Error> {
+        let (role, name) = match self {
+            Self::Agent { node, names } => return KeyRequest::serving(node, names),
+            Self::Gateway { name } => (Role::Gateway, name),
+            Self::Operator { name } => (Role::Operator, name),
+        };
+        KeyRequest::client(&Identity::new(role, account.unwrap_or(name)))
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
         match self {
             Self::Agent { names, .. } => names,
             Self::Gateway { .. } | Self::Operator { .. } => &[],
@@ -73,23 +84,53 @@ impl Purpose {
 
 /// Certificate, key and trust, as stored in the state directory of an agent.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Held {
-    certificate: String,
-    key: String,
-    names: Vec<String>,
+pub(crate) struct Held {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+    pub(crate) names: Vec<String>,
     /// Authorities of nodes when the certificate was issued.
-    authorities: String,
-    trust: FleetTrust,
+    pub(crate) authorities: String,
+    pub(crate) trust: FleetTrust,
 }
 
 impl Held {
-    /// Returns whether a new certificate is needed.
+    /// Returns whether a new certificate is needed. `tls` has the revocations.
+    pub(crate) fn is_due_or_revoked(&self, purpose: &Purpose, tls: &MachineTls, now: Timestamp) -> bool {
+        self.is_due(purpose, now) || self.is_revoked(tls)
+    }
+
+    /// Returns whether the certificate is revoked, which a node that joined again replaces.
+    fn is_revoked(&self, tls: &MachineTls) -> bool {
+        let own = CertificateDer::from_pem_slice(self.certificate.as_bytes());
+        own.is_ok_and(|own| tls.revocations().contain(&own))
+    }
+
+    /// Uses a trust that the API server published. Returns whether it differs from the last one.
+    pub(crate) fn follow(&mut self, trust: FleetTrust, tls: &MachineTls) -> Result<bool, MachineTlsError> {
+        if trust == self.trust {
+            return Ok(false);
+        }
+        trust.apply_to(tls)?;
+        self.trust = trust;
+        Ok(true)
+    }
+
+    /// Replaces certificate and key.
+    pub(crate) fn renew(&mut self, certificate: String, key: String, names: &[String]) {
+        *self = Self {
+            certificate,
+            key,
+            names: names.to_vec(),
+            authorities: self.trust.nodes.clone(),
+            trust: std::mem::take(&mut self.trust),
+        };
+    }
+
     fn is_due(&self, purpose: &Purpose, now: Timestamp) -> bool {
         let Some(certificate) = NodeCertificate::read(self.certificate.as_bytes()) else {
             return true;
         };
-        now >= certificate.renew_at()
-            || now < certificate.not_before
+        certificate.is_due(now)
             || self.names != purpose.names()
             || self.authorities != self.trust.nodes
             || match purpose {
@@ -173,7 +214,7 @@ impl MachineCertificate {
             }
             let now = self.clock.now();
             let is_known = !self.held.trust.nodes.is_empty() && is_synced;
-            let is_due = self.held.is_due(&self.purpose, now) || self.is_revoked();
+            let is_due = self.held.is_due_or_revoked(&self.purpose, &self.tls, now);
             if is_known && now >= next_request && is_due {
                 match self.request().await {
                     Ok(()) => info!(purpose = ?self.purpose, "received a certificate of the fleet"),
@@ -188,7 +229,9 @@ impl MachineCertificate {
                 self.published.set_serving(&self.held.authorities);
             }
             // A request that is due was rejected, or must wait for the end of the interval.
-            let is_due = self.held.is_due(&self.purpose, self.clock.now()) || self.is_revoked();
+            let is_due = self
+                .held
+                .is_due_or_revoked(&self.purpose, &self.tls, self.clock.now());
             let wait = match is_due {
                 true => RETRY,
                 false => PERIOD,
@@ -200,32 +243,21 @@ impl MachineCertificate {
         }
     }
 
-    /// Returns whether the certificate is revoked, which a node that joined again replaces.
-    fn is_revoked(&self) -> bool {
-        let own = CertificateDer::from_pem_slice(self.held.certificate.as_bytes());
-        own.is_ok_and(|own| self.tls.revocations().contain(&own))
-    }
-
     /// Uses a trust that the API server published.
     fn follow(&mut self, trust: FleetTrust) {
-        if trust == self.held.trust {
-            return;
-        }
-        match trust.apply_to(&self.tls) {
-            Ok(()) => {
-                self.held.trust = trust;
-                self.save();
-            }
+        match self.held.follow(trust, &self.tls) {
+            Ok(true) => self.save(),
+            Ok(false) => {}
             Err(err) => warn!(error = %Chain(&err), "the published authorities of the fleet are unusable"),
         }
     }
 
     async fn request(&mut self) -> Result<(), RequestError> {
         let lifetime = GATEWAY_LIFETIME;
-        let (role, name) = match &self.purpose {
-            Purpose::Agent { node, .. } => (Role::Node, node),
-            Purpose::Gateway { name } => (Role::Gateway, name),
-            Purpose::Operator { name } => (Role::Operator, name),
+        let role = match &self.purpose {
+            Purpose::Agent { .. } => Role::Node,
+            Purpose::Gateway { .. } => Role::Gateway,
+            Purpose::Operator { .. } => Role::Operator,
         };
         let has_own_signers = self.held.trust.has_own_signers;
         // The name of a process with a ServiceAccount is that of the account.
@@ -245,22 +277,12 @@ impl MachineCertificate {
             (Role::Gateway, false) => CertificateKind::Gateway { lifetime },
             (Role::Operator | Role::Controller, false) => CertificateKind::Client { lifetime },
         };
-        let request = match role {
-            Role::Node => KeyRequest::serving(name, self.purpose.names()),
-            Role::Gateway | Role::Controller | Role::Operator => {
-                KeyRequest::client(&Identity::new(role, account.as_ref().unwrap_or(name)))
-            }
-        };
+        let request = self.purpose.key_request(account.as_ref());
         let request = request.map_err(RequestError::Key)?;
         let certificate = sign(&self.client, kind, &request.request_pem, PATIENCE).await?;
         self.tls.set_certificate(&certificate, &request.key_pem)?;
-        self.held = Held {
-            certificate,
-            key: request.key_pem,
-            names: self.purpose.names().to_vec(),
-            authorities: self.held.trust.nodes.clone(),
-            trust: std::mem::take(&mut self.held.trust),
-        };
+        self.held
+            .renew(certificate, request.key_pem, self.purpose.names());
         self.save();
         Ok(())
     }

@@ -32,25 +32,26 @@ const RETENTION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Existing and revoked nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Ledger {
+pub(crate) struct Ledger {
     /// UID of the FleetNode by name.
     known: BTreeMap<String, String>,
     /// Time of revocation by node.
-    revoked: BTreeMap<String, Timestamp>,
+    pub(crate) revoked: BTreeMap<String, Timestamp>,
 }
 
 impl Ledger {
     /// Revokes the known nodes whose FleetNode is gone or was created again. `present` has the UIDs
-    /// of all FleetNodes.
-    fn observe(&mut self, present: BTreeMap<String, String>, now: Timestamp) {
-        for (name, uid) in &self.known {
-            if present.get(name) != Some(uid) {
-                info!(node = name, "FleetNode was deleted; its certificates are revoked");
-                self.revoked.insert(name.clone(), now);
-            }
+    /// of all FleetNodes. Returns the revoked nodes.
+    pub(crate) fn observe(&mut self, present: BTreeMap<String, String>, now: Timestamp) -> Vec<String> {
+        let known = self.known.iter();
+        let gone = known.filter(|(name, uid)| present.get(*name) != Some(*uid));
+        let gone: Vec<String> = gone.map(|(name, _)| name.clone()).collect();
+        for name in &gone {
+            self.revoked.insert(name.clone(), now);
         }
         self.known = present;
         self.revoked.retain(|_, revoked| since(now, *revoked) < RETENTION);
+        gone
     }
 }
 
@@ -111,7 +112,9 @@ impl TrustPublisher {
         loop {
             changed_rx.mark_unchanged();
             let mut current = stored.clone();
-            current.observe(present(&fleet), self.clock.now());
+            for node in current.observe(present(&fleet), self.clock.now()) {
+                info!(node, "FleetNode was deleted; its certificates are revoked");
+            }
             let trust = self.authorities.trust(current.revoked.clone());
             let is_published = published.as_ref() == Some(&trust);
             if current != stored || !is_published {

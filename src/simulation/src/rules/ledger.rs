@@ -7,7 +7,9 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use crate::options::RunOptions;
-use crate::outcome::{ControlOutcome, DemandOutcome, DeploymentOutcome, Outcome, Quantiles, Scaled};
+use crate::outcome::{
+    AccessOutcome, ControlOutcome, DemandOutcome, DeploymentOutcome, Outcome, Quantiles, Scaled,
+};
 use crate::rules::violation::Violation;
 use crate::scenario::fault::FaultSpec;
 use crate::scenario::{Scenario, format_duration};
@@ -122,6 +124,7 @@ pub(crate) struct Ledger {
     placements: u64,
     pub(crate) evictions: u64,
     pub(crate) starts: u64,
+    pub(crate) access: Option<AccessOutcome>,
     /// Lines of the journal; `None` if the options do not request it.
     journal: Option<Vec<String>>,
 }
@@ -156,6 +159,7 @@ impl Ledger {
             placements: 0,
             evictions: 0,
             starts: 0,
+            access: scenario.access.as_ref().map(|_| AccessOutcome::default()),
             journal: journal.then(Vec::new),
         }
     }
@@ -306,6 +310,7 @@ impl Ledger {
                 writes: totals.writes,
                 events: totals.events,
             },
+            access: self.access,
             faults,
             violation,
             journal: self.journal.unwrap_or_default(),
@@ -321,6 +326,7 @@ impl DropReason {
             Self::WorkerLost => "WorkerLost",
             Self::CutShort => "CutShort",
             Self::GaveUp => "ClientGaveUp",
+            Self::KeyRefused => "KeyRefused",
         }
     }
 }

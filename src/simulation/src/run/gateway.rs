@@ -27,8 +27,12 @@ impl Run<'_> {
             answer_tokens,
             first_token: None,
             assignment: None,
+            permit: None,
         };
         self.rules.ledger.request_arrived(demand);
+        let Some(request) = self.permitted(request) else {
+            return;
+        };
         match self.world.policy.routing {
             Routing::Gateway => {
                 let (model, now) = (
@@ -147,14 +151,12 @@ impl Run<'_> {
         let mut tried = vec![first];
         loop {
             let assignment = tried[tried.len() - 1].clone();
-            if let Some(node) = self.world.accepting_node(&assignment) {
+            let node = self.world.node_of(&assignment);
+            let reachable = node.is_some_and(|node| self.reaches(&request, node));
+            if let Some(node) = self.world.accepting_node(&assignment).filter(|_| reachable) {
                 self.world.forward(node, request, assignment);
                 return;
             }
-            let reachable = self
-                .world
-                .node_of(&assignment)
-                .is_some_and(|node| self.world.nodes[node].is_reachable());
             self.world.gateway.router.failed(&assignment, reachable, now);
             if tried.len() == MAX_TRIES {
                 break;
@@ -173,6 +175,7 @@ impl Run<'_> {
     }
 
     pub(crate) fn request_completed(&mut self, request: &Request) {
+        self.end_permit(request, Some(u64::from(request.answer_tokens)));
         self.rules.ledger.request_completed(self.world.now, request);
         if let Some(assignment) = &request.assignment {
             let now = self.world.origin + self.world.now;
@@ -185,6 +188,7 @@ impl Run<'_> {
     }
 
     pub(crate) fn drop_request(&mut self, request: Request, reason: DropReason) {
+        self.end_permit(&request, None);
         self.rules.ledger.request_dropped(request.demand, reason);
         if let Some(assignment) = &request.assignment {
             let now = self.world.origin + self.world.now;

@@ -21,7 +21,10 @@ impl Run<'_> {
             .ledger
             .log(self.world.now, || format!("fault begins: {:?}", fault.what));
         self.world.active.push(index);
+        // The server observes all FleetNodes that exist before the fault.
+        self.observe_access();
         self.apply_fault(index, true);
+        self.observe_access();
         let lasts = match matches!(fault.what, Fault::PausedLeader {}) {
             true => fault.lasts.max(MIN_LEADER_PAUSE),
             false => fault.lasts,
@@ -36,6 +39,7 @@ impl Run<'_> {
             .log(self.world.now, || format!("fault ends: {:?}", fault.what));
         self.world.active.retain(|one| *one != index);
         self.apply_fault(index, false);
+        self.observe_access();
     }
 
     /// Applies the start or the end of a fault.

@@ -58,6 +58,16 @@ pub(crate) enum Bug {
     UnavailableIgnored,
     /// A rollout creates one replica more than `maxSurge`.
     SurgeIgnored,
+    /// A gateway keeps deleted keys.
+    KeyDeletionIgnored,
+    /// A gateway does not count the use through other gateways.
+    OtherGatewaysIgnored,
+    /// A gateway reports no use.
+    UseNotReported,
+    /// Machines do not receive revocations.
+    RevocationNotPublished,
+    /// Machines do not renew their certificates.
+    CertificateNotRenewed,
 }
 
 /// Planted bug of a run, if any.

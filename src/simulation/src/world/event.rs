@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use crate::world::access::AccessEvent;
 use crate::world::store::Kind;
 use crate::world::store::Object;
 use crate::world::store::WriteError;
@@ -184,6 +185,7 @@ pub(crate) enum Event {
     },
     /// The API server deletes the dependents of deleted deployments.
     CollectGarbage,
+    Access(AccessEvent),
 }
 
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::random::Random;
 use crate::scenario::Scenario;
+use crate::world::access::Permit;
 use crate::world::view::View;
 use rooflet_gateway::{Assignment, QueuedRequest, RequestRouter};
 
@@ -19,6 +20,8 @@ pub(crate) struct Request {
     pub(crate) first_token: Option<Duration>,
     /// Replica that processes the request.
     pub(crate) assignment: Option<Assignment>,
+    /// Key and gateway of the request, if the scenario has API keys.
+    pub(crate) permit: Option<Permit>,
 }
 
 /// Reason for an incomplete answer.
@@ -34,6 +37,8 @@ pub(crate) enum DropReason {
     CutShort,
     /// The client's timeout expired.
     GaveUp,
+    /// The client's key does not permit the request, or not now.
+    KeyRefused,
 }
 
 /// Machine class, model fingerprint, bits of the KV cache, streams, prompt tokens and context

@@ -22,6 +22,7 @@ pub(super) fn text(outcomes: &[Outcome]) -> anyhow::Result<String> {
     text.push_str(&deployments(outcomes));
     text.push_str(&scaled(outcomes));
     text.push_str(&control(outcomes));
+    text.push_str(&access(outcomes));
     for outcome in outcomes.iter().filter(|outcome| !outcome.journal.is_empty()) {
         text.push_str(&format!(
             "\nJOURNAL of {}\n{}\n",
@@ -176,4 +177,43 @@ fn control(outcomes: &[Outcome]) -> String {
         ]);
     }
     format!("{table}\n")
+}
+
+/// Decisions on API keys and certificates.
+fn access(outcomes: &[Outcome]) -> String {
+    let mut table = Table::new([
+        "POLICY",
+        "ADMITTED",
+        "REFUSED",
+        "HANDSHAKES",
+        "INTRUSIONS",
+        "RENEWALS",
+        "ROTATIONS",
+        "REVOKED",
+        "JOINED AGAIN",
+        "GATEWAY RESTARTS",
+    ]);
+    for outcome in outcomes {
+        let Some(access) = &outcome.access else { continue };
+        let refused = access
+            .refused
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"));
+        table.add_row(vec![
+            outcome.policy.clone(),
+            access.admitted.to_string(),
+            refused.collect::<Vec<_>>().join(", "),
+            access.handshakes.to_string(),
+            access.intrusions.to_string(),
+            access.renewals.to_string(),
+            access.rotations.to_string(),
+            access.revocations.to_string(),
+            access.rejoined.to_string(),
+            access.gateway_restarts.to_string(),
+        ]);
+    }
+    match table.is_empty() {
+        true => String::new(),
+        false => format!("\n{table}\n"),
+    }
 }
