@@ -116,7 +116,7 @@ impl StructuralSchema {
     /// Validates an update of the `status` subresource: the types of `status`, and all rules.
     pub fn validate_status(&self, earlier: Vec<FieldError>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = earlier;
-        if let (Some(node), Some(status)) = (self.root.properties.get("status"), object.get("status")) {
+        if let (Some(node), Some(status)) = (self.root.property("status"), object.get("status")) {
             errors.extend(validate::validate("status", node, status, old.get("status")));
         }
         self.validate_lists_and_rules(errors, object, Some(old))

@@ -137,7 +137,7 @@ impl Types {
             let Some(schema) = upstream::definition(&name) else {
                 continue;
             };
-            let shape = definition(&name, schema);
+            let shape = definition(&name, &schema);
             collect_names(&shape, &mut pending);
             shapes.insert(name, shape);
         }

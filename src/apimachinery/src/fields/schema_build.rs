@@ -117,7 +117,7 @@ impl Builder {
         let mut built = if name == QUANTITY {
             scalar(Scalar::Any)
         } else {
-            self.build(definition, false)
+            self.build(&definition, false)
         };
         if let (Some(is_atomic), Some(map)) = (is_atomic, &mut built.map) {
             map.is_atomic = is_atomic;

@@ -36,7 +36,8 @@ use serde_json::{Value, json};
 pub(crate) const REFERENCE_PREFIX: &str = "#/components/schemas/";
 
 struct Catalogue {
-    definitions: BTreeMap<String, Value>,
+    /// Texts of the definitions: the parsed form needs several times as much memory.
+    definitions: BTreeMap<String, Box<[u8]>>,
     /// Names of definitions, by [`key`].
     kinds: BTreeMap<String, String>,
 }
@@ -44,8 +45,9 @@ struct Catalogue {
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(Catalogue::build);
 
 /// Returns a definition by name, for example `io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta`.
-pub(crate) fn definition(name: &str) -> Option<&'static Value> {
-    CATALOGUE.definitions.get(name)
+pub(crate) fn definition(name: &str) -> Option<Value> {
+    let text = CATALOGUE.definitions.get(name)?;
+    Some(serde_json::from_slice(text).expect("`Catalogue::build` has written it"))
 }
 
 fn key(group: &str, version: &str, kind: &str) -> String {
@@ -121,6 +123,14 @@ impl Catalogue {
             }
             kinds.insert(key(group, version, kind), name);
         }
+        let text = |definition: &Value| {
+            let text = serde_json::to_vec(definition).expect("serialising a JSON value cannot fail");
+            text.into_boxed_slice()
+        };
+        let definitions = definitions
+            .iter()
+            .map(|(name, definition)| (name.clone(), text(definition)))
+            .collect();
         Self { definitions, kinds }
     }
 }

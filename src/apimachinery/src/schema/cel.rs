@@ -153,7 +153,7 @@ fn walk<'a>(
             for (name, field) in fields {
                 let old = old.and_then(|old| old.get(name));
                 let ratchet = ratchet.key(name);
-                match (node.properties.get(name), &node.additional) {
+                match (node.property(name), &node.additional) {
                     (Some(child), _) => walk(child, field, old, ratchet, &path.child(name), errors),
                     (None, Additional::Schema(child)) => {
                         walk(child, field, old, ratchet, &path.key(name), errors);
@@ -350,7 +350,7 @@ fn rules_value(value: &Value, node: &Node) -> Cel {
 fn object_to_cel(fields: &Map<String, Value>, node: Option<&Node>, is_read: impl Fn(&str) -> bool) -> Cel {
     let is_map = node.is_some_and(|node| matches!(node.additional, Additional::Schema(_) | Additional::Any));
     // Like kube-apiserver, a null in a declared object is an absent field.
-    let drops_null = !is_map && node.is_some_and(|node| !node.properties.is_empty());
+    let drops_null = !is_map && node.is_some_and(|node| node.has_properties());
     let mut map = HashMap::with_capacity(fields.len());
     for (name, field) in fields {
         if drops_null && field.is_null() {

@@ -28,7 +28,7 @@ pub(super) fn is_unchanged(node: &Node, new: &Value, old: &Value) -> bool {
                 let Some(old) = old_fields.get(name) else {
                     return false;
                 };
-                match (node.properties.get(name), &node.additional) {
+                match (node.property(name), &node.additional) {
                     (Some(child), _) => is_unchanged(child, field, old),
                     (None, Additional::Schema(child)) => is_unchanged(child, field, old),
                     (None, Additional::Unset | Additional::Any | Additional::Forbidden) => false,
@@ -75,7 +75,7 @@ impl<'a> Items<'a> {
     fn identity(&self, item: &Value) -> String {
         let mut identity = String::new();
         for key in self.keys {
-            let default = || self.node.items.as_deref()?.properties.get(key)?.default.as_ref();
+            let default = || self.node.items.as_deref()?.property(key)?.default.as_ref();
             match item.get(key).or_else(default) {
                 Some(value) => identity.push_str(&gotext::json(value)),
                 None => identity.push('-'),

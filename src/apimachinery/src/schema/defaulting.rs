@@ -40,7 +40,7 @@ fn fill(value: &mut Value, node: &Node) {
     }
     match value {
         Value::Object(fields) => {
-            for (name, property) in &node.properties {
+            for (name, property) in node.properties() {
                 let Some(default) = &property.default else {
                     continue;
                 };
@@ -53,7 +53,7 @@ fn fill(value: &mut Value, node: &Node) {
                 }
             }
             for (name, field) in fields.iter_mut() {
-                match (node.properties.get(name), &node.additional) {
+                match (node.property(name), &node.additional) {
                     (Some(property), _) => fill(field, property),
                     (None, Additional::Schema(child)) => fill_member(field, child),
                     (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}

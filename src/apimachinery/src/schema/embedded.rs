@@ -49,7 +49,7 @@ fn walk(node: &Node, value: &Value, path: &Path<'_>, visit: &mut dyn FnMut(&Valu
                 visit(value, path);
             }
             for (name, field) in fields {
-                match (node.properties.get(name), &node.additional) {
+                match (node.property(name), &node.additional) {
                     (Some(property), _) => walk(property, field, &path.child(name), visit),
                     (None, Additional::Schema(child)) => walk(child, field, &path.key(name), visit),
                     (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}

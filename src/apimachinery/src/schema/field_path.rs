@@ -47,8 +47,8 @@ pub(super) fn find<'a>(node: &'a Node, path: &str) -> Result<(String, &'a Node),
             let end = rest.find(['.', '[', ']']).unwrap_or(rest.len()).max(1);
             return Err(FieldPathError::NoAccessor(rest[..end].to_owned()));
         }
-        if !node.properties.is_empty() {
-            node = node.properties.get(&name).ok_or(FieldPathError::NoSuchField)?;
+        if node.has_properties() {
+            node = node.property(&name).ok_or(FieldPathError::NoSuchField)?;
             if !normal.is_empty() {
                 normal.push('.');
             }

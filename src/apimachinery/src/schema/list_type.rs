@@ -23,7 +23,7 @@ fn walk(node: &Node, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError
     match value {
         Value::Object(fields) => {
             for (name, field) in fields {
-                match (node.properties.get(name), &node.additional) {
+                match (node.property(name), &node.additional) {
                     (Some(property), _) => walk(property, field, &path.child(name), errors),
                     (None, Additional::Schema(child)) => walk(child, field, &path.key(name), errors),
                     (None, Additional::Unset | Additional::Any | Additional::Forbidden) => {}

@@ -1,11 +1,11 @@
 //! Compiled node of an `openAPIV3Schema`.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use regex::Regex;
 use serde_json::{Map, Number, Value};
 
-use super::{cel::Rule, format::Format, pattern, types::Types};
+use super::{cel::Rule, format::Format, pattern::Pattern, types::Types};
 
 /// Compiler of the `x-kubernetes-validations` of a node. Its fields and items are already compiled.
 pub(super) type CompileRules = fn(Option<&Value>, &Node) -> Vec<Rule>;
@@ -51,6 +51,32 @@ impl Contents {
     }
 }
 
+/// Keywords of [`Checks`].
+const CHECKS: [&str; 19] = [
+    "maximum",
+    "minimum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "multipleOf",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "maxItems",
+    "minItems",
+    "uniqueItems",
+    "maxProperties",
+    "minProperties",
+    "required",
+    "enum",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+];
+
+/// Checks of the many nodes without such keywords.
+static NO_CHECKS: LazyLock<Checks> = LazyLock::new(Checks::default);
+
 /// Constraints on values beyond their type.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
@@ -61,7 +87,7 @@ pub(super) struct Checks {
     pub(super) multiple_of: Option<Number>,
     pub(super) max_length: Option<u64>,
     pub(super) min_length: Option<u64>,
-    pub(super) pattern: Option<(String, Regex)>,
+    pub(super) pattern: Option<Pattern>,
     pub(super) max_items: Option<u64>,
     pub(super) min_items: Option<u64>,
     pub(super) unique_items: bool,
@@ -84,11 +110,12 @@ pub(super) struct Node {
     pub(super) preserve_unknown: bool,
     pub(super) embedded: bool,
     pub(super) default: Option<Value>,
-    pub(super) properties: BTreeMap<String, Node>,
+    /// Boxed, because a map allocates the space of 11 values at once.
+    properties: BTreeMap<String, Box<Node>>,
     pub(super) additional: Additional,
     pub(super) items: Option<Box<Node>>,
     pub(super) list_type: ListType,
-    pub(super) checks: Checks,
+    checks: Option<Box<Checks>>,
     pub(super) rules: Vec<Rule>,
     pub(super) contents: Contents,
 }
@@ -107,8 +134,8 @@ impl Node {
         } else {
             text("type").map(Types::named).unwrap_or_default()
         };
-        let properties: BTreeMap<String, Node> = members(schema, "properties")
-            .map(|(name, property)| (name.clone(), Node::compile(property, rules)))
+        let properties: BTreeMap<String, Box<Node>> = members(schema, "properties")
+            .map(|(name, property)| (name.clone(), Box::new(Node::compile(property, rules))))
             .collect();
         let additional = match schema.get("additionalProperties") {
             None => Additional::Unset,
@@ -140,7 +167,10 @@ impl Node {
             additional,
             items,
             list_type,
-            checks: Checks::compile(schema, rules),
+            checks: CHECKS
+                .iter()
+                .any(|key| schema.contains_key(*key))
+                .then(|| Box::new(Checks::compile(schema, rules))),
             rules: Vec::new(),
             contents: Contents::default(),
         };
@@ -159,6 +189,7 @@ impl Node {
         for child in self
             .properties
             .values()
+            .map(Box::as_ref)
             .chain(self.items.as_deref())
             .chain(self.additional_schema())
         {
@@ -177,7 +208,24 @@ impl Node {
 
     /// Returns the node of a field: its property, or the schema of `additionalProperties`.
     pub(super) fn field(&self, name: &str) -> Option<&Node> {
-        self.properties.get(name).or_else(|| self.additional_schema())
+        self.property(name).or_else(|| self.additional_schema())
+    }
+
+    pub(super) fn property(&self, name: &str) -> Option<&Node> {
+        self.properties.get(name).map(Box::as_ref)
+    }
+
+    /// Returns the properties in the order of their names.
+    pub(super) fn properties(&self) -> impl Iterator<Item = (&String, &Node)> {
+        self.properties.iter().map(|(name, node)| (name, &**node))
+    }
+
+    pub(super) fn has_properties(&self) -> bool {
+        !self.properties.is_empty()
+    }
+
+    pub(super) fn checks(&self) -> &Checks {
+        self.checks.as_deref().unwrap_or(&NO_CHECKS)
     }
 }
 
@@ -207,7 +255,7 @@ impl Checks {
             multiple_of: number("multipleOf"),
             max_length: count("maxLength"),
             min_length: count("minLength"),
-            pattern: pattern.and_then(|text| Some((text.to_owned(), pattern::compile(text).ok()?))),
+            pattern: pattern.map(Pattern::new),
             max_items: count("maxItems"),
             min_items: count("minItems"),
             unique_items: flag("uniqueItems"),

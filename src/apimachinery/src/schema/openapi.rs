@@ -136,8 +136,10 @@ fn described_reference(name: &str, description: &str) -> Value {
 }
 
 fn add_definition(schemas: &mut Map<String, Value>, name: &str) {
-    if let Some(definition) = builtin::definition(name).filter(|_| !schemas.contains_key(name)) {
-        schemas.insert(name.to_owned(), definition.clone());
+    if !schemas.contains_key(name)
+        && let Some(definition) = builtin::definition(name)
+    {
+        schemas.insert(name.to_owned(), definition);
     }
 }
 

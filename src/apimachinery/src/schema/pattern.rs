@@ -4,10 +4,41 @@
 //! (`\d \w \s \b`) match ASCII only. Inside a class, Go treats `[`, `&`, `~` and `-` literally,
 //! where Rust parses nested classes and set operators.
 
+use std::sync::OnceLock;
+
 use regex::{Regex, RegexBuilder};
 
 /// Maximum memory of a compiled pattern, because patterns are user input.
 const PATTERN_BYTES_MAX: usize = 4 << 20;
+
+/// Pattern of a schema. It is compiled when a text is first matched: a compiled pattern needs many times the
+/// memory of its text, and most patterns are never used.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    text: Box<str>,
+    /// `None` if the pattern is invalid.
+    compiled: OnceLock<Option<Regex>>,
+}
+
+impl Pattern {
+    pub(super) fn new(text: &str) -> Self {
+        Self {
+            text: text.into(),
+            compiled: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns true if a part of the text matches. An invalid pattern, which only a schema of an older version
+    /// can contain, matches every text.
+    pub(super) fn matches(&self, text: &str) -> bool {
+        let compiled = self.compiled.get_or_init(|| compile(&self.text).ok());
+        compiled.as_ref().is_none_or(|regex| regex.is_match(text))
+    }
+}
 
 pub(super) fn compile(pattern: &str) -> Result<Regex, regex::Error> {
     RegexBuilder::new(&translate(pattern))
@@ -114,5 +145,14 @@ mod tests {
     #[test]
     fn rejects_invalid_pattern() {
         assert!(compile("a(").is_err());
+        assert!(Pattern::new("a(").matches("b"));
+    }
+
+    #[test]
+    fn pattern_is_compiled_when_it_is_first_used() {
+        let pattern = Pattern::new("^a+$");
+        assert!(pattern.compiled.get().is_none());
+        assert!(pattern.matches("aa") && !pattern.matches("ab"));
+        assert!(pattern.compiled.get().is_some());
     }
 }

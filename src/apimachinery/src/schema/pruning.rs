@@ -164,7 +164,7 @@ fn prune_fields(
         if is_resource && META_FIELDS.contains(&name.as_str()) {
             return true;
         }
-        match (node.properties.get(name), &node.additional) {
+        match (node.property(name), &node.additional) {
             (Some(property), _) => prune(field, Some(property), &path.child(name), unknown),
             (None, Additional::Schema(child)) => prune(field, Some(child), &path.child(name), unknown),
             (None, _) if node.preserve_unknown => {}

@@ -133,17 +133,17 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Ou
     let mut outcome = Outcome::default();
     if value.is_null() {
         check_type(node, value, path, &mut outcome);
-        check_allowed(&node.checks, value, path, &mut outcome);
+        check_allowed(node.checks(), value, path, &mut outcome);
     } else {
         if !node.types.is_empty() || node.format.is_some() {
             check_type(node, value, path, &mut outcome);
             outcome.matches += 1;
         }
-        check_junctors(&node.checks, value, old, path, &mut outcome);
+        check_junctors(node.checks(), value, old, path, &mut outcome);
         outcome.matches += 1;
         match value {
             Value::String(text) => {
-                check_text(&node.checks, text, path, &mut outcome);
+                check_text(node.checks(), text, path, &mut outcome);
                 outcome.matches += 1;
                 check_format(node, text, path, &mut outcome);
             }
@@ -157,7 +157,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Ou
             }
             Value::Object(_) | Value::Bool(_) | Value::Null => {}
         }
-        check_allowed(&node.checks, value, path, &mut outcome);
+        check_allowed(node.checks(), value, path, &mut outcome);
         outcome.matches += 1;
         if let Value::Object(fields) = value {
             check_object(node, fields, old, path, &mut outcome);
@@ -280,10 +280,11 @@ fn check_text(checks: &Checks, text: &str, path: &Path<'_>, outcome: &mut Outcom
             Value::from(text),
             &format!("should be at least {min} chars long"),
         );
-    } else if let Some((pattern, regex)) = &checks.pattern
-        && !regex.is_match(text)
+    } else if let Some(pattern) = &checks.pattern
+        && !pattern.matches(text)
     {
-        outcome.invalid(path, Value::from(text), &format!("should match '{pattern}'"));
+        let tail = format!("should match '{}'", pattern.as_str());
+        outcome.invalid(path, Value::from(text), &tail);
     }
 }
 
@@ -303,7 +304,7 @@ fn check_format(node: &Node, text: &str, path: &Path<'_>, outcome: &mut Outcome)
 }
 
 fn check_number(node: &Node, value: &Number, path: &Path<'_>, outcome: &mut Outcome) {
-    let checks = &node.checks;
+    let checks = node.checks();
     let range_fault = |outcome: &mut Outcome, number: &Number, what: &str| {
         if let Some(expected) = number::out_of_range(number, node.types, node.format) {
             outcome.unplaced(format!(
@@ -363,7 +364,7 @@ fn check_array(node: &Node, items: &[Value], old: Option<&Value>, path: &Path<'_
         }
     }
     let size = items.len() as u64;
-    if let Some(min) = node.checks.min_items
+    if let Some(min) = node.checks().min_items
         && size < min
     {
         outcome.invalid(
@@ -372,7 +373,7 @@ fn check_array(node: &Node, items: &[Value], old: Option<&Value>, path: &Path<'_
             &format!("should have at least {min} items"),
         );
     }
-    if let Some(max) = node.checks.max_items
+    if let Some(max) = node.checks().max_items
         && size > max
     {
         let kind = FaultKind::TooMany {
@@ -381,7 +382,7 @@ fn check_array(node: &Node, items: &[Value], old: Option<&Value>, path: &Path<'_
         };
         outcome.fault(path, kind, &format!("should have at most {max} items"));
     }
-    if node.checks.unique_items
+    if node.checks().unique_items
         && items
             .iter()
             .enumerate()
@@ -399,7 +400,7 @@ fn check_object(
     outcome: &mut Outcome,
 ) {
     let size = fields.len() as u64;
-    if let Some(min) = node.checks.min_properties
+    if let Some(min) = node.checks().min_properties
         && size < min
     {
         outcome.invalid(
@@ -408,7 +409,7 @@ fn check_object(
             &format!("should have at least {min} properties"),
         );
     }
-    if let Some(max) = node.checks.max_properties
+    if let Some(max) = node.checks().max_properties
         && size > max
     {
         let kind = FaultKind::TooMany {
@@ -421,7 +422,7 @@ fn check_object(
     let is_type = |name: &str| matches!(path, Path::Root) && (name == "apiVersion" || name == "kind");
     let old_field = |name: &str| old.filter(|_| !is_type(name)).and_then(|old| old.get(name));
     for (name, field) in fields {
-        match (node.properties.get(name), &node.additional) {
+        match (node.property(name), &node.additional) {
             (Some(_), _) | (None, Additional::Unset | Additional::Any) => {}
             (None, Additional::Schema(child)) => {
                 outcome.merge(check(child, field, old_field(name), &path.key(name)));
@@ -441,12 +442,12 @@ fn check_object(
         }
     }
     // Iterate over the schema in name order, so that the order of causes is stable.
-    for (name, child) in &node.properties {
+    for (name, child) in node.properties() {
         if let Some(field) = fields.get(name) {
             outcome.merge(check(child, field, old_field(name), &path.child(name)));
         }
     }
-    for name in &node.checks.required {
+    for name in &node.checks().required {
         if !fields.contains_key(name) {
             let at = format!("{}.{name}", path.openapi());
             let text = format!("{at} in body is required");

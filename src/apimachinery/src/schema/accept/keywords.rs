@@ -139,7 +139,7 @@ fn walk(at: &str, schema: &Map<String, Value>, node: Option<&Node>, place: &Plac
                 child_place.no_defaults = Some(format!("in top-level {name}"));
             }
         }
-        let child = node.and_then(|node| node.properties.get(name));
+        let child = node.and_then(|node| node.property(name));
         merge(walk(
             &format!("{at}.properties[{name}]"),
             property,

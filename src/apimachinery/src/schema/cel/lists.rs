@@ -105,7 +105,7 @@ impl<'n> Type<'n> {
         let Self::Part(object) = self else {
             return Self::Unknown;
         };
-        let mut named = object.properties.iter();
+        let mut named = object.properties();
         let named = named.find(|(own, _)| escape(own) == name);
         Self::of_part(named.map(|(_, node)| node).or(object.additional_schema()))
     }

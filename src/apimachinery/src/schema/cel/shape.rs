@@ -59,7 +59,7 @@ impl Shape {
             let field = if is_map { name(field) } else { name(&escape(field)) };
             Some((field, inside(child)?))
         };
-        let fields: HashMap<Key, Arc<Self>> = node.properties.iter().filter_map(field).collect();
+        let fields: HashMap<Key, Arc<Self>> = node.properties().filter_map(field).collect();
         let others = node.additional_schema().and_then(inside);
         (!fields.is_empty() || others.is_some()).then(|| Arc::new(Self::Object { fields, others }))
     }
