@@ -204,7 +204,7 @@ struct CompiledDefinition {
 
 impl CompiledDefinition {
     fn new(record: &Arc<Record>, schema_since: Revision, retired: CancellationToken) -> Self {
-        let resources = crd::resources(&record.json(), schema_since, &retired);
+        let resources = crd::resources(record, schema_since, &retired);
         Self {
             record: Arc::clone(record),
             schema_since,

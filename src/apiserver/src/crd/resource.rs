@@ -13,11 +13,16 @@ use crate::registry::resource::{CustomVersion, DefinitionVersion, Names, Origin,
 use rooflet_apimachinery::fields::TypeSchema;
 use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::table::Table;
-use rooflet_store::Revision;
+use rooflet_store::{Record, Revision};
 
 /// Returns the versions of a definition that are served or stored. Returns none before its names
 /// are accepted, or if a built-in kind has the name. For `schema_since` see [`CustomVersion`].
-pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &CancellationToken) -> Vec<Resource> {
+pub(crate) fn resources(
+    record: &Arc<Record>,
+    schema_since: Revision,
+    retired: &CancellationToken,
+) -> Vec<Resource> {
+    let crd = &*record.json();
     if !is_condition_true(crd, "NamesAccepted") && !is_condition_true(crd, ESTABLISHED) {
         return Vec::new();
     }
@@ -85,7 +90,7 @@ pub(crate) fn resources(crd: &Value, schema_since: Revision, retired: &Cancellat
                 },
                 storage_schema: Arc::clone(&storage_schema),
                 type_schema: TypeSchema::of_custom_resource(open_api),
-                spec: version.clone(),
+                record: Arc::clone(record),
                 has_status: version["subresources"]
                     .get("status")
                     .is_some_and(Value::is_object),

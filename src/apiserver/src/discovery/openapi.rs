@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::endpoints::negotiate::{self, JSON};
-use crate::registry::resource::{Origin, Resource, Subresource, to_bytes};
+use crate::registry::resource::{Resource, Subresource, to_bytes};
 use crate::registry::{GroupVersion, Snapshot};
 use rooflet_apimachinery::schema::cel::checker::Decl;
 use rooflet_apimachinery::schema::openapi;
@@ -134,16 +134,36 @@ pub(crate) fn index(snapshot: &Snapshot) -> Bytes {
 }
 
 fn make(group: &str, version: &GroupVersion) -> Value {
-    let resources: Vec<ResourceInfo<'_>> = version.resources.iter().map(|resource| info(resource)).collect();
+    let schemas: Vec<Option<Value>> = version
+        .resources
+        .iter()
+        .map(|resource| schema(resource))
+        .collect();
+    let resources: Vec<ResourceInfo<'_>> = version
+        .resources
+        .iter()
+        .zip(&schemas)
+        .map(|(resource, schema)| info(resource, schema.as_ref()))
+        .collect();
     openapi::document(group, &version.version, &resources)
 }
 
 /// Returns the declaration of the objects of a resource for CEL expressions.
 pub(crate) fn declaration(resource: &Resource) -> Option<Decl> {
-    openapi::declaration(&resource.group, &resource.version, &info(resource))
+    let schema = schema(resource);
+    openapi::declaration(
+        &resource.group,
+        &resource.version,
+        &info(resource, schema.as_ref()),
+    )
 }
 
-fn info(resource: &Resource) -> ResourceInfo<'_> {
+/// Returns the published schema of a custom resource.
+fn schema(resource: &Resource) -> Option<Value> {
+    Some(resource.custom()?.open_api_schema(&resource.version))
+}
+
+fn info<'a>(resource: &'a Resource, schema: Option<&'a Value>) -> ResourceInfo<'a> {
     let subresources = resource.subresources();
     ResourceInfo {
         kind: &resource.kind,
@@ -156,9 +176,6 @@ fn info(resource: &Resource) -> ResourceInfo<'_> {
         selectable_fields: resource
             .custom()
             .map_or(&[], |custom| custom.selectable_fields.as_slice()),
-        schema: match &resource.origin {
-            Origin::BuiltIn(_) => SchemaSource::BuiltIn,
-            Origin::Custom(custom) => SchemaSource::Custom(&custom.spec["schema"]["openAPIV3Schema"]),
-        },
+        schema: schema.map_or(SchemaSource::BuiltIn, SchemaSource::Custom),
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct CustomVersion {
     /// Schema of the storage version, whose defaults apply to stored objects.
     pub storage_schema: Arc<StructuralSchema>,
     pub type_schema: TypeSchema,
-    /// `spec.versions[*]` of the definition.
-    pub spec: Value,
+    /// Definition with this version.
+    pub record: Arc<Record>,
     pub has_status: bool,
     pub scale: Option<ScalePaths>,
     /// Selectable field paths without the leading dot, as in field selectors.
@@ -81,6 +81,16 @@ pub(crate) struct CustomVersion {
     pub deprecation_warning: Option<String>,
     /// Cancelled when the definition changes or is deleted. Ends the watches that use it.
     pub retired: CancellationToken,
+}
+
+impl CustomVersion {
+    /// Returns the `openAPIV3Schema` of a version. The schema is parsed each time: only documents show it.
+    pub(crate) fn open_api_schema(&self, version: &str) -> Value {
+        let definition = self.record.json();
+        let mut versions = definition["spec"]["versions"].as_array().into_iter().flatten();
+        let shown = versions.find(|shown| shown["name"] == version);
+        shown.map_or(Value::Null, |shown| shown["schema"]["openAPIV3Schema"].clone())
+    }
 }
 
 /// Name and generation of a CustomResourceDefinition.
