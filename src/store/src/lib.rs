@@ -53,6 +53,7 @@ pub use watch::{EventFilter, WatchLimits, Watcher};
 
 use location::Location;
 use medium::{FileMedium, Medium};
+use parser::Parser;
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use state::State;
@@ -102,6 +103,7 @@ pub struct Store {
     durable_rx: tokio::sync::watch::Receiver<Revision>,
     watch_limits: WatchLimits,
     seal: Option<Arc<dyn Seal>>,
+    parser: Arc<Parser>,
     path: PathBuf,
     /// Reason why writes fail. `None` while they succeed.
     failure: Arc<Mutex<Option<String>>>,
@@ -166,7 +168,7 @@ impl Store {
         let location = medium.location();
         let mut writer = open::writer(medium, config, clock)?;
         let (shared, durable_rx) = (writer.shared(), writer.durable());
-        let failure = writer.failure();
+        let (failure, parser) = (writer.failure(), writer.parser());
         let (commands_tx, mut commands_rx) = mpsc::channel(QUEUE_WRITES_MAX);
         thread::Builder::new()
             .name("store-writer".to_owned())
@@ -190,6 +192,7 @@ impl Store {
             durable_rx,
             watch_limits: config.watch,
             seal: config.seal.clone(),
+            parser,
             path: config.path.clone(),
             failure,
             copying: Arc::default(),
@@ -208,13 +211,15 @@ impl Store {
     }
 
     /// Reserves disk space for deletions, compacts old history, rewrites the file if it is much larger
-    /// than its content, and checks whether writes succeed again after a failure. Call it regularly.
+    /// than its content, and checks whether writes succeed again after a failure. Frees the parsed form of
+    /// values. Call it regularly.
     pub async fn maintain(&self) {
         let (done, finished) = oneshot::channel();
         if self.commands_tx.send(Command::Maintain { done }).await.is_ok() {
             // An error means that the store was closed meanwhile.
             let _ = finished.await;
         }
+        self.parser.forget();
     }
 
     /// Returns the newest durable revision.

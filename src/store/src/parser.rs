@@ -65,6 +65,12 @@ impl Parser {
         drop(evicted);
         Ok(value)
     }
+
+    /// Frees the parsed values. They are parsed again when they are used again.
+    pub(super) fn forget(&self) {
+        let evicted = std::mem::take(&mut *lock(&self.recent));
+        drop(evicted);
+    }
 }
 
 impl Recent {
@@ -116,6 +122,17 @@ mod tests {
         // Equal text at another place is another value.
         let copy = Bytes::copy_from_slice(&text);
         assert!(!Arc::ptr_eq(&first, &parser.parse(&copy).expect("JSON")));
+    }
+
+    #[test]
+    fn forgotten_values_are_freed_and_parsed_again() {
+        let parser = parser();
+        let text = text_of(8);
+        let first = parser.parse(&text).expect("JSON");
+        parser.forget();
+        assert_eq!(Arc::strong_count(&first), 1);
+        assert_eq!(*parser.parse(&text).expect("JSON"), *first);
+        assert_eq!(lock(&parser.recent).bytes, text.len());
     }
 
     #[test]

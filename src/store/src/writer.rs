@@ -140,6 +140,10 @@ impl Writer {
         self.durable_tx.subscribe()
     }
 
+    pub(super) fn parser(&self) -> Arc<Parser> {
+        Arc::clone(&self.parser)
+    }
+
     /// Returns the reason why writes fail, if they do.
     pub(super) fn failure(&self) -> Arc<Mutex<Option<String>>> {
         Arc::clone(&self.failure)
