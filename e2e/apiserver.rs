@@ -150,7 +150,7 @@ spec:
   - expression: "authorizer.group('').resource('secrets').namespace(request.namespace).check('delete').allowed()"
     messageExpression: "request.userInfo.username + ' cannot delete Secrets'"
   - expression: "!has(object.data) || object.data.all(key, value, key != value)"
-  - expression: "!has(object.data.nested.key)"
+  - expression: "object.metadata.name != 'nested' || !has(object.data.nested.key)"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding

@@ -3,6 +3,7 @@
 mod documents;
 mod health;
 pub(crate) mod openapi;
+mod v2_protobuf;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

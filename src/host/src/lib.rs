@@ -7,6 +7,7 @@ pub mod cache_dir;
 pub mod disk;
 pub mod facts;
 mod fake;
+pub mod freed_memory;
 #[cfg(not(target_os = "macos"))]
 mod linux;
 mod mac;

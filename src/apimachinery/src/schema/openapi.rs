@@ -5,11 +5,10 @@
 //! that each document is self-contained.
 
 mod declaration;
-mod message;
+pub mod message;
 mod operations;
 mod roots;
 pub mod v2;
-pub mod v2_protobuf;
 pub mod v3_protobuf;
 
 use std::collections::BTreeSet;

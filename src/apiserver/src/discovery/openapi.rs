@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::v2_protobuf;
 use crate::endpoints::negotiate::{self, JSON};
 use crate::registry::resource::{Resource, Subresource, to_bytes};
 use crate::registry::{GroupVersion, Snapshot};
@@ -40,7 +41,7 @@ pub(crate) fn document_v2(snapshot: &Snapshot, content_type: &str) -> Bytes {
                 .map(|(_, document)| document.build());
             let document = openapi::v2::document(&documents.collect::<Vec<_>>());
             match content_type == V2_PROTOBUF {
-                true => Bytes::from(openapi::v2_protobuf::encode(&document)),
+                true => Bytes::from(v2_protobuf::encode(&document)),
                 false => to_bytes(&document),
             }
         })

@@ -365,7 +365,7 @@ pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), Sta
     if let Some(listener) = status_listener {
         status_server::serve(listener, registry, tasks);
     }
-    release_freed_memory(tasks);
+    host::freed_memory::release_regularly(tasks);
     Ok(())
 }
 
@@ -380,29 +380,6 @@ fn identity(hostname: &str, roles: &[Role], data_dir: &Utf8Path) -> String {
         // process id.
         format!("{hostname}_{}", Uuid::new_v4())
     }
-}
-
-/// Time after which the memory of the start is released.
-const START_MEMORY_PERIOD: Duration = Duration::from_secs(5);
-/// Interval of later releases. Bursts of requests leave freed memory behind, too.
-const FREED_MEMORY_PERIOD: Duration = Duration::from_secs(60);
-
-/// Returns freed memory to the system, regularly until `tasks` stop.
-fn release_freed_memory(tasks: &Tasks) {
-    let stop = tasks.stop_token();
-    tasks.spawn_detached(async move {
-        let mut period = START_MEMORY_PERIOD;
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(period) => {}
-            }
-            // The function visits the whole heap, which takes milliseconds if it is large. An error means that
-            // the runtime stops.
-            let _ = tokio::task::spawn_blocking(host::release_freed_memory).await;
-            period = FREED_MEMORY_PERIOD;
-        }
-    });
 }
 
 /// Interval between checks whether another process rotated the authority.

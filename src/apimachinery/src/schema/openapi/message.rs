@@ -3,19 +3,23 @@
 use rooflet_base::yaml;
 use serde_json::Value;
 
-pub(super) fn object(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+/// Returns the members of an object, none for other values.
+pub fn object(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
 }
 
-pub(super) fn list(value: &Value) -> impl Iterator<Item = &Value> {
+/// Returns the items of a list, none for other values.
+pub fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
+/// Message that is being encoded.
 #[derive(Default)]
-pub(super) struct Message(Vec<u8>);
+pub struct Message(Vec<u8>);
 
 impl Message {
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    /// Returns the encoded fields.
+    pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
@@ -33,52 +37,58 @@ impl Message {
         self.0.extend_from_slice(bytes);
     }
 
-    pub(super) fn nested(&mut self, field: u64, fill: impl FnOnce(&mut Self)) {
+    /// Adds a message that `fill` encodes.
+    pub fn nested(&mut self, field: u64, fill: impl FnOnce(&mut Self)) {
         let mut nested = Self::default();
         fill(&mut nested);
         self.bytes(field, &nested.0);
     }
 
     /// Adds an entry of a map: a message with name and value.
-    pub(super) fn named(&mut self, field: u64, name: &str, fill: impl FnOnce(&mut Self)) {
+    pub fn named(&mut self, field: u64, name: &str, fill: impl FnOnce(&mut Self)) {
         self.nested(field, |entry| {
             entry.bytes(1, name.as_bytes());
             entry.nested(2, fill);
         });
     }
 
-    pub(super) fn text(&mut self, field: u64, value: &Value) {
+    /// Adds a string. Other values add nothing.
+    pub fn text(&mut self, field: u64, value: &Value) {
         if let Some(text) = value.as_str().filter(|text| !text.is_empty()) {
             self.bytes(field, text.as_bytes());
         }
     }
 
-    pub(super) fn texts(&mut self, field: u64, values: &Value) {
+    /// Adds each string of a list.
+    pub fn texts(&mut self, field: u64, values: &Value) {
         for text in list(values).filter_map(Value::as_str) {
             self.bytes(field, text.as_bytes());
         }
     }
 
-    pub(super) fn bool(&mut self, field: u64, value: &Value) {
+    /// Adds `true`. Other values add nothing.
+    pub fn bool(&mut self, field: u64, value: &Value) {
         if value == true {
             self.flag(field, true);
         }
     }
 
     /// Adds a truth value also if it is false, which selects an alternative of a message.
-    pub(super) fn flag(&mut self, field: u64, value: bool) {
+    pub fn flag(&mut self, field: u64, value: bool) {
         self.varint(field << 3);
         self.varint(u64::from(value));
     }
 
-    pub(super) fn integer(&mut self, field: u64, value: &Value) {
+    /// Adds an integer other than zero.
+    pub fn integer(&mut self, field: u64, value: &Value) {
         if let Some(number) = value.as_u64().filter(|number| *number != 0) {
             self.varint(field << 3);
             self.varint(number);
         }
     }
 
-    pub(super) fn double(&mut self, field: u64, value: &Value) {
+    /// Adds a number other than zero.
+    pub fn double(&mut self, field: u64, value: &Value) {
         if let Some(number) = value.as_f64().filter(|number| *number != 0.0) {
             self.number(field, number);
         }
@@ -91,12 +101,13 @@ impl Message {
     }
 
     /// Adds any value as YAML.
-    pub(super) fn any(&mut self, field: u64, value: &Value) {
+    pub fn any(&mut self, field: u64, value: &Value) {
         let text = yaml::to_string(value).unwrap_or_else(|_| value.to_string());
         self.nested(field, |any| any.bytes(2, text.as_bytes()));
     }
 
-    pub(super) fn extensions(&mut self, field: u64, fields: &Value) {
+    /// Adds the members whose names start with `x-`, as named values in YAML.
+    pub fn extensions(&mut self, field: u64, fields: &Value) {
         for (name, value) in object(fields).filter(|(name, _)| name.starts_with("x-")) {
             self.nested(field, |entry| {
                 entry.bytes(1, name.as_bytes());

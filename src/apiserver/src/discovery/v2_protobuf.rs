@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value};
 
-use super::message::{Message, list, object};
+use rooflet_apimachinery::schema::openapi::message::{Message, list, object};
 
 /// Encodes an OpenAPI v2 document.
-pub fn encode(document: &Value) -> Vec<u8> {
+pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut message = Message::default();
     message.text(1, &document["swagger"]);
     message.nested(2, |info| {
