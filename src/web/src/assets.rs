@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn policy_permits_only_the_inline_elements_of_the_document() {
-        // Of `printf TEXT | openssl dgst -sha256 -binary | base64`.
+        // Output of `printf TEXT | openssl dgst -sha256 -binary | base64`.
         let policy = assets().policy;
         let policy = policy.to_str().expect("text");
         for source in [

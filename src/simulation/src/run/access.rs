@@ -298,7 +298,7 @@ impl Run<'_> {
         let lost_share = self.network.lost_share;
         for report in reports {
             let report = Box::new(report);
-            // Of the lost writes, half lose the request and half the response.
+            // Half of the lost writes lose the request, half the response.
             let is_lost = access.random.chance(lost_share);
             let is_sent = !(is_lost && access.random.chance(0.5));
             let arrives = is_sent && !self.network.is_out();
