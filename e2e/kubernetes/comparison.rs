@@ -118,8 +118,21 @@ fn normal(answer: &HttpResponse) -> Value {
         }
     });
     json!({
-        "status": answer.status, "type": header("content-type"), "warnings": header("warning"), "body": plain(body),
+        "status": answer.status, "type": header("content-type"), "warnings": header("warning"),
+        "vary": varies_by(answer), "body": plain(body),
     })
+}
+
+/// Returns the headers in `Vary`, sorted. Compression depends on the size of an answer, which may differ.
+fn varies_by(answer: &HttpResponse) -> Vec<String> {
+    let is_compressed = answer.headers.contains_key("content-encoding");
+    let values = answer.headers.get_all("vary").iter();
+    let names = values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let mut names: Vec<String> = names
+        .filter(|name| !is_compressed || name != "Accept-Encoding")
+        .collect();
+    names.sort();
+    names
 }
 
 fn plain(value: Value) -> Value {

@@ -1,7 +1,9 @@
-//! OpenAPI documents of a custom kind, compared with those of kube-apiserver, and `kubectl explain` with
-//! OpenAPI v2.
+//! OpenAPI documents of a custom kind and of the paths above the resources, compared with those of
+//! kube-apiserver, and `kubectl explain` with OpenAPI v2.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
 
 use super::cluster::KubernetesCluster;
 use crate::harness::{Cluster, Kubectl, eventually};
@@ -80,6 +82,33 @@ fn documents_of_a_kind_equal_those_of_kube_apiserver() {
         let [theirs, ours] = both.map(|kubectl| part_of(kubectl, version, &path));
         assert_eq!(ours, theirs, "{path} of /openapi/{version}");
     }
+    for (document, path) in DOCUMENTS {
+        let [theirs, ours] = both.map(|kubectl| {
+            let part = |pointer: &str| part_of(kubectl, &format!("v3/{document}"), pointer);
+            let schemas = part("/components/schemas");
+            let operation = part("/paths")[path].clone();
+            let kind = operation["get"]["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+                .as_str()
+                .expect("a kind")
+                .to_owned();
+            json!({"operation": operation, "kind": reference_in(&schemas, &kind), "access": part("/components/securitySchemes")})
+        });
+        assert_eq!(ours, theirs, "{path} of {document}");
+    }
+    let [theirs_index, mut ours_index] = both.map(|kubectl| paths_of(&part_of(kubectl, "v3", "/paths")));
+    // The cluster has no definitions of rooflet.
+    ours_index.retain(|path| !path.starts_with("apis/rooflet.dev/"));
+    let is_served = |path: &&String| {
+        let mut parts = path.split('/');
+        let group = [parts.next(), parts.next()];
+        let same_group = |own: &String| {
+            let mut parts = own.split('/');
+            [parts.next(), parts.next()] == group
+        };
+        ours_index.iter().any(same_group)
+    };
+    let expected: BTreeSet<String> = theirs_index.iter().filter(is_served).cloned().collect();
+    assert_eq!(ours_index, expected, "paths of /openapi/v3");
     for words in [
         "gadgets",
         "gadgets.spec",
@@ -97,6 +126,62 @@ fn documents_of_a_kind_equal_those_of_kube_apiserver() {
         .run("explain configmaps.metadata.ownerReferences --output=plaintext-openapiv2");
     let explained = explained.ok();
     assert!(explained.contains("blockOwnerDeletion\t<boolean>"), "{explained}");
+}
+
+/// Documents of OpenAPI v3 with a path that is not that of a resource.
+const DOCUMENTS: [(&str, &str); 7] = [
+    ("api", "/api/"),
+    ("apis", "/apis/"),
+    ("version", "/version/"),
+    (
+        "apis/rbac.authorization.k8s.io",
+        "/apis/rbac.authorization.k8s.io/",
+    ),
+    ("apis/coordination.k8s.io", "/apis/coordination.k8s.io/"),
+    ("api/v1", "/api/v1/"),
+    ("apis/coordination.k8s.io/v1", "/apis/coordination.k8s.io/v1/"),
+];
+
+fn paths_of(index: &Value) -> BTreeSet<String> {
+    index
+        .as_object()
+        .into_iter()
+        .flat_map(Map::keys)
+        .cloned()
+        .collect()
+}
+
+/// Returns the schema that `reference` names, without the defaults and the merge strategies of lists, which
+/// the embedded server does not publish for these kinds.
+fn reference_in(schemas: &Value, reference: &str) -> Value {
+    let name = reference.rsplit('/').next().unwrap_or_default();
+    without_defaults(&schemas[name])
+}
+
+fn without_defaults(schema: &Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let kept = fields
+                .iter()
+                .filter(|(name, _)| !["default", "x-kubernetes-list-type"].contains(&name.as_str()));
+            let member = |(name, field): (&String, &Value)| (name.clone(), without_defaults(field));
+            let mut shown: Map<String, Value> = kept.map(member).collect();
+            // A reference without default needs no list.
+            if let Some(Value::Array(parts)) = shown.get("allOf").cloned()
+                && shown.len() == 1
+                && let [Value::Object(only)] = parts.as_slice()
+            {
+                shown = only.clone();
+            }
+            Value::Object(shown)
+        }
+        Value::Array(items) => {
+            let mut items: Vec<Value> = items.iter().map(without_defaults).collect();
+            items.sort_by_key(Value::to_string);
+            Value::Array(items)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => schema.clone(),
+    }
 }
 
 /// Returns a part of an OpenAPI document, which the servers publish shortly after the definition.
