@@ -23,6 +23,12 @@ fn server_side_apply_on_a_real_cluster() {
     let Some(cluster) = KubernetesCluster::start() else {
         return;
     };
+    let _controller = start_controller(&cluster);
+    check_all(&cluster.kubectl);
+}
+
+/// Installs the definitions and starts a controller.
+pub(super) fn start_controller(cluster: &KubernetesCluster) -> Process {
     let definitions = Command::new(rooflet()).arg("crd").output();
     let definitions = String::from_utf8(definitions.expect("the binary starts").stdout).expect("UTF-8");
     let kubectl = &cluster.kubectl;
@@ -37,8 +43,7 @@ fn server_side_apply_on_a_real_cluster() {
         "--roles=controller".to_owned(),
         format!("--kubeconfig={}", cluster.kubeconfig.display()),
     ];
-    let _controller = Process::start(args, &cluster.scratch.join("controller.log"));
-    check_all(kubectl);
+    Process::start(args, &cluster.scratch.join("controller.log"))
 }
 
 fn check_all(kubectl: &Kubectl) {
@@ -143,7 +148,7 @@ fn apply(kubectl: &Kubectl, manager: &str, manifest: &str, force: bool) -> Outpu
 }
 
 /// Returns the owners of a field of an object, each as `MANAGER OPERATION`, sorted.
-fn owners(kubectl: &Kubectl, object: &str, path: &[&str]) -> Vec<String> {
+pub(super) fn owners(kubectl: &Kubectl, object: &str, path: &[&str]) -> Vec<String> {
     let found = kubectl.json(&format!("{object} --show-managed-fields"));
     let found = found.expect("the object");
     let entries = found["metadata"]["managedFields"].as_array();

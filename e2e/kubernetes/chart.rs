@@ -1,11 +1,15 @@
 //! Helm with the chart: validation by the server, installation, upgrade from an earlier chart,
 //! rollback and removal.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::cluster::KubernetesCluster;
 use super::control_plane::NAMESPACE;
-use crate::harness::{eventually, repository};
+use super::helm::Helm;
+use super::releases;
+use crate::harness::{Scratch, eventually, repository};
 
 const CHART: &str = "charts/rooflet";
 const OLD_CHART: &str = "e2e/kubernetes/old-chart";
@@ -19,9 +23,53 @@ fn chart_is_installed_upgraded_rolled_back_and_removed() {
     };
     server_accepts_all_variants(&cluster);
     plain_manifests_are_accepted(&cluster);
+    let helms = releases::helms(&cluster.kubeconfig, cluster.scratch.path());
+    for helm in &helms {
+        release_is_managed(&cluster, helm);
+    }
+}
 
+/// Kubernetes 1.33 is the oldest version that kube-apiserver 1.36 emulates.
+#[test]
+fn definitions_are_accepted_by_an_earlier_version() {
+    let Some(cluster) = KubernetesCluster::start_with(&["--emulated-version=1.33"]) else {
+        return;
+    };
+    let version = cluster.kubectl.run("get --raw /version").ok();
+    assert!(version.contains("\"emulationMinor\": \"33\""), "{version}");
+    let definitions = repository("manifests/crds.yaml").display().to_string();
+    cluster
+        .kubectl
+        .run(&format!("apply --server-side -f {definitions}"))
+        .ok();
+    cluster
+        .kubectl
+        .run("wait --for=condition=Established crd --all --timeout=60s")
+        .ok();
+}
+
+#[test]
+fn versions_of_helm_render_the_same_objects() {
+    let scratch = Scratch::new();
+    let helms = releases::helms(&scratch.join("absent"), scratch.path());
+    let rendered = helms.iter().map(|helm| {
+        let run = |args: &[&str]| helm.run(args).unwrap_or_else(|error| panic!("{error}"));
+        run(&["lint", "--strict", CHART]);
+        let values = format!("--values={ALL_VALUES}");
+        let text = run(&["template", "rooflet", CHART, &values, "--kube-version=1.36.0"]);
+        let documents = text.split("---\n").map(|document| document.trim().to_owned());
+        documents
+            .filter(|document| !document.is_empty())
+            .collect::<BTreeSet<_>>()
+    });
+    if let [three, four] = rendered.collect::<Vec<_>>().as_slice() {
+        assert_eq!(four, three);
+    }
+}
+
+fn release_is_managed(cluster: &KubernetesCluster, helm: &Helm) {
     let namespace = format!("--namespace={NAMESPACE}");
-    let release = |args: &[&str]| cluster.helm(&[args, &[namespace.as_str()]].concat());
+    let release = |args: &[&str]| helm.run(&[args, &[namespace.as_str()]].concat());
     release(&["install", "rooflet", OLD_CHART, "--create-namespace"]).expect("installed");
     let deployment = json!({"apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelDeployment",
         "metadata": {"name": "kept"}, "spec": {"model": {"source": "local://guide"}}});
@@ -29,10 +77,10 @@ fn chart_is_installed_upgraded_rolled_back_and_removed() {
         let applied = cluster.kubectl.apply(&deployment.to_string());
         applied.success.then_some(()).ok_or(applied.stderr)
     });
-    assert!(!has_strategy(&cluster));
+    assert!(!has_strategy(cluster));
 
     release(&["upgrade", "rooflet", CHART, "--set=agents.nodes={mini-1}"]).expect("upgraded");
-    eventually("the new definition", || match has_strategy(&cluster) {
+    eventually("the new definition", || match has_strategy(cluster) {
         true => Ok(()),
         false => Err("the definition is the old one".to_owned()),
     });
@@ -57,15 +105,15 @@ fn chart_is_installed_upgraded_rolled_back_and_removed() {
     );
     patched.ok();
     assert_eq!(kept()["spec"]["serving"]["contextTokens"], 2048);
-    assert_eq!(controllers(&cluster), 2);
+    assert_eq!(controllers(cluster), 2);
 
     release(&["rollback", "rooflet", "1"]).expect("rolled back");
-    assert_eq!(controllers(&cluster), 1);
+    assert_eq!(controllers(cluster), 1);
     kept();
     // `helm rollback rooflet 2` fails if revision 2 has a definition that revision 1 does not have:
     // Helm keeps the definition, but does not find it in the current release.
     release(&["upgrade", "rooflet", CHART, "--set=agents.nodes={mini-1}"]).expect("upgraded again");
-    assert_eq!(controllers(&cluster), 2);
+    assert_eq!(controllers(cluster), 2);
     assert_eq!(kept()["spec"]["model"]["source"], "local://guide");
 
     release(&["uninstall", "rooflet", "--wait"]).expect("removed");
@@ -82,6 +130,13 @@ fn chart_is_installed_upgraded_rolled_back_and_removed() {
     // The definitions that the removed release left behind belong to a new release of this name.
     release(&["install", "rooflet", CHART]).expect("installed again");
     kept();
+    release(&["uninstall", "rooflet", "--wait"]).expect("removed again");
+    cluster.kubectl.run("delete mdep kept --timeout=60s").ok();
+    definitions_are_served(cluster);
+    let definitions = "delete crd -l app.kubernetes.io/name=rooflet --timeout=60s";
+    cluster.kubectl.run(definitions).ok();
+    let namespace = format!("delete namespace {NAMESPACE} --timeout=60s");
+    cluster.kubectl.run(&namespace).ok();
 }
 
 /// Returns whether the stored definition has a field of the current version.
@@ -200,7 +255,16 @@ fn plain_manifests_are_accepted(cluster: &KubernetesCluster) {
         .kubectl
         .run_with(&["diff", "--server-side", "-k", &directory], "");
     assert_eq!(difference.ok(), "");
-    // kube-apiserver deletes a definition only minutes later if its storage has never been used.
+    definitions_are_served(cluster);
+    cluster
+        .kubectl
+        .run_with(&["delete", "-k", &directory, "--timeout=60s"], "")
+        .ok();
+}
+
+/// Lists the objects of all definitions. kube-apiserver deletes a definition only minutes later if its storage
+/// has never been used.
+fn definitions_are_served(cluster: &KubernetesCluster) {
     let definitions = cluster.kubectl.json("crd").expect("definitions");
     for definition in definitions["items"].as_array().expect("a list") {
         let kind = definition["metadata"]["name"].as_str().expect("a name");
@@ -209,8 +273,4 @@ fn plain_manifests_are_accepted(cluster: &KubernetesCluster) {
             listed => Err(listed.stderr),
         });
     }
-    cluster
-        .kubectl
-        .run_with(&["delete", "-k", &directory, "--timeout=60s"], "")
-        .ok();
 }

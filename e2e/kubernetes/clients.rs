@@ -13,7 +13,7 @@ use super::cluster::KubernetesCluster;
 use crate::harness::{Cluster, Fleet, eventually, not_run, repository};
 
 /// Returns the path of a client, or `None` if it is not provided.
-fn client(name: &str) -> Option<PathBuf> {
+pub(super) fn client(name: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("ROOFLET_KUBERNETES_CLIENTS");
     if directory.is_none() {
         not_run("the clients that `cargo xtask test-kubernetes` builds with Go");

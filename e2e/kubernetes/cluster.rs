@@ -6,7 +6,8 @@ use std::process::Command;
 
 use rcgen::KeyPair;
 
-use crate::harness::{Kubectl, Process, Scratch, eventually, free_port, kill_9, not_run, repository};
+use super::helm::{Helm, Version};
+use crate::harness::{Kubectl, Process, Scratch, eventually, free_port, kill_9, not_run};
 
 pub(super) const ADMIN_TOKEN: &str = "admin-of-the-test";
 /// Controllers on which the tests depend.
@@ -40,6 +41,11 @@ impl Binaries {
     }
 }
 
+/// Returns the path of a binary, or `None` if the binaries are not provided.
+pub(super) fn binary(name: &str) -> Option<PathBuf> {
+    Binaries::provided().map(|binaries| binaries.path(name))
+}
+
 /// Running Kubernetes without nodes.
 pub(super) struct KubernetesCluster {
     binaries: Binaries,
@@ -57,12 +63,18 @@ pub(super) struct KubernetesCluster {
 impl KubernetesCluster {
     /// Starts the cluster. Returns `None` if the binaries are not provided.
     pub(super) fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+
+    /// Starts the cluster with additional flags of kube-apiserver.
+    pub(super) fn start_with(flags: &[&str]) -> Option<Self> {
         let binaries = Binaries::provided()?;
         let scratch = Scratch::new();
         let etcd_port = free_port();
         let etcd = start_etcd(&binaries, &scratch, etcd_port);
         let port = free_port();
-        let args = api_server_args(&scratch, etcd_port, port);
+        let mut args = api_server_args(&scratch, etcd_port, port);
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let api_server = start_api_server(&binaries, &scratch, &args);
         let kubeconfig = scratch.join("kubeconfig");
         let certificate = scratch.join("certificates/apiserver.crt");
@@ -121,25 +133,10 @@ impl KubernetesCluster {
         });
     }
 
-    /// Runs `helm ARGS` as the administrator.
+    /// Runs `helm ARGS` of Helm 3 as the administrator.
     pub(super) fn helm(&self, args: &[&str]) -> Result<String, String> {
-        let output = self
-            .binaries
-            .command("helm")
-            .args(args)
-            .current_dir(repository(""))
-            .env("KUBECONFIG", &self.kubeconfig)
-            .env("HOME", self.scratch.path())
-            .output()
-            .expect("helm starts");
-        let (stdout, stderr) = (
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        );
-        match output.status.success() {
-            true => Ok(stdout),
-            false => Err(format!("helm {}: {stdout}{stderr}", args.join(" "))),
-        }
+        let program = self.binaries.path("helm");
+        Helm::of(Version::Three, program, &self.kubeconfig, self.scratch.path()).run(args)
     }
 
     /// Writes the kubeconfig of a ServiceAccount in the namespace of the release.

@@ -1,4 +1,5 @@
 //! Programs in Go that use the clients of other projects: client-go, kstatus, the types of Flux, and the Lua of Argo CD.
+//! Also Helm 4, which shares most packages with them.
 //!
 //! `e2e/kubernetes/clients` has the sources, with `go.mod` and `go.sum`, which pin all modules.
 
@@ -20,12 +21,13 @@ use crate::{
 pub(super) const SOURCES: &str = "e2e/kubernetes/clients";
 /// Packages, which are also the names of the programs.
 const PROGRAMS: [&str; 4] = ["client-go", "documents", "flux", "health"];
+const HELM: &str = "helm.sh/helm/v4/cmd/helm";
 
-/// Returns the directory of the programs, or `None` if Go is not installed. The first call builds
-/// them, which takes about 2 minutes of one core.
+/// Returns the directory of the programs and of `helm`, or `None` if Go is not installed. The first call
+/// builds them, which takes about 4 minutes of one core.
 pub(super) fn prepare() -> Result<Option<PathBuf>> {
     let sources = console::root().join(SOURCES);
-    let mut recipe = vec![GO.to_owned()];
+    let mut recipe = vec![GO.to_owned(), HELM.to_owned()];
     let files = ["go.mod".to_owned(), "go.sum".to_owned()];
     let programs = PROGRAMS.map(|name| format!("{name}/main.go"));
     for file in files.iter().chain(&programs) {
@@ -56,8 +58,20 @@ fn build(progress: &Progress, sources: &Path, directory: &Path) -> Result<()> {
         .args(["build", "-trimpath", "-ldflags", "-s -w", "-o"])
         .arg(directory)
         .args(packages)
+        .arg(HELM)
         .status()
         .context("running go")?;
     ensure!(status.success(), "building the clients with Go: {status}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helm_is_a_tool_of_the_module() {
+        let module = fs::read_to_string(console::root().join(SOURCES).join("go.mod")).expect("readable");
+        assert!(module.contains(&format!("\ntool {HELM}\n")), "{module}");
+    }
 }
