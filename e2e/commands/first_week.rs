@@ -18,7 +18,7 @@ models:
 
 /// Maximum number of lines of `kubectl describe mac` for a node with two models and two replicas. kubectl
 /// prints 22 lines of metadata and events, and five for each condition.
-const MAX_DESCRIBED_LINES: usize = 100;
+const MAX_DESCRIBED_LINES: usize = 85;
 
 fn deployment(name: &str, model: &str, replicas: u32, streams: u32) -> String {
     format!(

@@ -52,14 +52,16 @@ impl<'a> NodeCondition<'a> {
 /// Returns the conditions that the machine supports, in display order. `before` are its current
 /// conditions.
 ///
-/// Conditions that do not concern every node are absent until they are true for the first time, so
-/// that the description of a node stays short.
+/// Conditions that argue against serving are absent until they are true for the first time, so that
+/// the description of a node stays short.
 pub(crate) fn conditions<'a>(
     facts: &NodeFacts<'a>,
     before: &[Condition],
     now: Timestamp,
 ) -> impl Iterator<Item = NodeCondition<'a>> {
-    let occasional = [
+    let adverse = [
+        Some(memory_pressure(facts)),
+        Some(disk_pressure(facts)),
         thermal_pressure(facts),
         on_battery(facts),
         lid_closed(facts),
@@ -76,11 +78,10 @@ pub(crate) fn conditions<'a>(
     let has_occurred = |condition: &NodeCondition<'_>| {
         condition.truth != Truth::False || before.iter().any(|known| known.type_ == condition.kind)
     };
-    let occasional: Vec<_> = occasional.into_iter().flatten().filter(has_occurred).collect();
-    let always = [ready(facts), memory_pressure(facts), disk_pressure(facts)];
-    always
+    let adverse: Vec<_> = adverse.into_iter().flatten().filter(has_occurred).collect();
+    [ready(facts)]
         .into_iter()
-        .chain(occasional)
+        .chain(adverse)
         .chain([probe_fresh(facts, now)])
 }
 

@@ -258,10 +258,7 @@ mod tests {
 
     #[test]
     fn reports_capacity_and_conditions() {
-        let status = check(
-            |_| {},
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/NotMeasured",
-        );
+        let status = check(|_| {}, "Ready=True/AgentReady ProbeFresh=False/NotMeasured");
         assert_eq!(status.summary.memory, "15.2Gi/16.0Gi");
         assert_eq!(status.summary.free_memory, "11.2Gi");
         assert_eq!(status.summary.bandwidth, "-");
@@ -273,10 +270,7 @@ mod tests {
 
     #[test]
     fn replicas_and_free_memory_are_use_and_conditions_are_not() {
-        let status = check(
-            |_| {},
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/NotMeasured",
-        );
+        let status = check(|_| {}, "Ready=True/AgentReady ProbeFresh=False/NotMeasured");
         assert!(!differs_in_use_only(&status, &status));
         let mut used = status.clone();
         used.replicas = 1;
@@ -295,7 +289,7 @@ mod tests {
     fn simulated_machine_is_never_reported_as_measured() {
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(ProbeState::simulated())),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/SimulatedChip",
+            "Ready=True/AgentReady ProbeFresh=False/SimulatedChip",
         );
         assert_eq!((status.speed, status.allocatable.memory_bandwidth), (None, None));
     }
@@ -341,7 +335,7 @@ mod tests {
         let fresh = measured("2026-01-02T00:00:00Z");
         let status = check(
             |facts| facts.probe = Box::leak(Box::new(fresh)),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=True/Measured",
+            "Ready=True/AgentReady ProbeFresh=True/Measured",
         );
         assert_eq!(status.summary.bandwidth, "112GB/s");
         assert_eq!(status.allocatable.memory_bandwidth.as_deref(), Some("112400M"));
@@ -355,7 +349,7 @@ mod tests {
         let old = measured("2026-01-01T00:00:00Z");
         check(
             |facts| facts.probe = Box::leak(Box::new(old)),
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable ProbeFresh=False/Expired",
+            "Ready=True/AgentReady ProbeFresh=False/Expired",
         );
     }
 
@@ -386,7 +380,7 @@ mod tests {
                 };
                 facts.quiet = true;
             },
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+            "Ready=True/AgentReady \
              ThermalPressure=True/ThermalStateSerious OnBattery=True/BatteryPower \
              QuietHours=True/QuietHours ProbeFresh=False/NotMeasured",
         );
@@ -396,7 +390,7 @@ mod tests {
                 facts.power.source = PowerSource::Ac;
                 facts.presence.idle = Some(PRESENT_WITHIN - Duration::from_secs(1));
             },
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+            "Ready=True/AgentReady \
              UserPresent=True/UserActive \
              ProbeFresh=False/NotMeasured",
         );
@@ -404,8 +398,7 @@ mod tests {
 
     #[test]
     fn reports_matrix_units_that_the_engine_does_not_use() {
-        let usual =
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
+        let usual = "Ready=True/AgentReady";
         for (chip, system, is_built, expect) in [
             ("Apple M5", "macOS 26.2", Some(true), ""),
             (
@@ -452,14 +445,34 @@ mod tests {
     fn condition_remains_after_it_was_true() {
         let on_battery = check(
             |facts| facts.power.source = PowerSource::Battery,
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+            "Ready=True/AgentReady \
              OnBattery=True/BatteryPower ProbeFresh=False/NotMeasured",
         );
         check_after(
             &on_battery,
             |facts| facts.power.source = PowerSource::Ac,
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+            "Ready=True/AgentReady \
              OnBattery=False/ExternalPower ProbeFresh=False/NotMeasured",
+        );
+    }
+
+    #[test]
+    fn pressure_ends_as_a_condition() {
+        let low = check(
+            |facts| {
+                facts.reports = Box::leak(Box::new(Reports {
+                    pressure: Pressure::Low,
+                    ..Reports::default()
+                }));
+                facts.disk = None;
+            },
+            "Ready=True/AgentReady MemoryPressure=True/MemoryLow DiskPressure=Unknown/Unreadable ProbeFresh=False/NotMeasured",
+        );
+        check_after(
+            &low,
+            |_| {},
+            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+             ProbeFresh=False/NotMeasured",
         );
     }
 
@@ -467,26 +480,25 @@ mod tests {
     fn anonymous_access_is_a_condition() {
         let anonymous = check(
             |facts| facts.is_anonymous = true,
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+            "Ready=True/AgentReady \
              AnonymousAccess=True/AllowAnonymous ProbeFresh=False/NotMeasured",
         );
         check_after(
             &anonymous,
             |_| {},
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable \
+            "Ready=True/AgentReady \
              AnonymousAccess=False/AccessRestricted ProbeFresh=False/NotMeasured",
         );
     }
 
     #[test]
     fn another_agent_of_the_node_is_a_condition_until_it_stops() {
-        let usual =
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
+        let usual = "Ready=True/AgentReady";
         let duplicate = check(
             |facts| facts.other_agent = Some("on another machine (machine id M2)".to_owned()),
             &format!("{usual} DuplicateAgent=True/OtherAgent ProbeFresh=False/NotMeasured"),
         );
-        let message = &duplicate.conditions[3].message;
+        let message = &duplicate.conditions[1].message;
         assert!(message.contains("machine id M2"), "{message}");
         check_after(
             &duplicate,
@@ -497,8 +509,7 @@ mod tests {
 
     #[test]
     fn wired_memory_requires_reboot_until_it_is_freed() {
-        let usual =
-            "Ready=True/AgentReady MemoryPressure=False/MemoryAvailable DiskPressure=False/DiskAvailable";
+        let usual = "Ready=True/AgentReady";
         let leaked = check(
             |facts| facts.leaked = Some(Bytes::gib(35)),
             &format!(
