@@ -45,7 +45,7 @@ fn token_of_an_agent_is_valid_while_its_node_exists() {
         .output();
     let listed = text(&listed.expect("the binary starts"));
     let state = |node: &str| {
-        let line = listed.lines().find(|line| line.starts_with(node));
+        let line = listed.lines().map(str::trim).find(|line| line.starts_with(node));
         line.unwrap_or_else(|| panic!("{node}: {listed}")).to_owned()
     };
     assert!(
