@@ -19,8 +19,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
-use reqwest::Client;
 use serde_json::{Value, json};
 
 use super::{ApiServer, ApiServerConfig, CertificateSigners, InFlightLimits};
@@ -30,6 +28,7 @@ use rooflet_pki::{
     AccountKey, Authority, AuthorityKind, Revocations, ServingCertificate, Token, UserCertificates,
 };
 use rooflet_store::{HistoryLimits, Store};
+use rooflet_testing::ApiClient;
 
 /// Upper bound of every wait.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
@@ -46,11 +45,9 @@ pub(super) struct Options {
 
 /// Server on its own port, with a client that uses the administrator's token.
 pub(super) struct TestServer {
-    pub(super) url: String,
-    pub(super) token: String,
+    api: ApiClient,
     /// Signs the certificate of a server with TLS.
     pub(super) authority: Option<Authority>,
-    client: Client,
     pub(super) tasks: Tasks,
     directory: Arc<Directory>,
 }
@@ -67,51 +64,12 @@ impl Drop for Directory {
     }
 }
 
-/// Response: status code and body.
-#[derive(Debug)]
-pub(super) struct TestResponse {
-    pub(super) code: u16,
-    pub(super) body: Value,
-    pub(super) headers: http::HeaderMap,
-}
-
-impl TestResponse {
-    pub(super) fn message(&self) -> &str {
-        self.body["message"].as_str().unwrap_or_default()
-    }
-
-    pub(super) fn warnings(&self) -> Vec<&str> {
-        self.headers
-            .get_all("warning")
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .collect()
-    }
-
-    /// Returns the media type, or an empty text without one.
-    pub(super) fn content_type(&self) -> String {
-        let found = self.headers.get("content-type");
-        found
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-            .to_owned()
-    }
-
-    pub(super) fn version(&self) -> String {
-        self.body["metadata"]["resourceVersion"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    }
-}
-
 /// TLS configuration of a server, and a client that trusts it.
 struct Certificates {
     authority: Authority,
     tls: Arc<rustls::ServerConfig>,
     users: UserCertificates,
     signers: CertificateSigners,
-    client: Client,
 }
 
 impl Certificates {
@@ -134,21 +92,16 @@ impl Certificates {
             tls: Arc::new(certificate.server_config(&users).expect("a configuration")),
             users,
             signers,
-            client: client_of(directory, None),
         }
     }
 }
 
-/// Returns a client that trusts the authority in `directory`, with an optional identity in PEM.
-fn client_of(directory: &Path, identity: Option<&str>) -> Client {
-    let ca = std::fs::read(directory.join("ca.pem")).expect("an authority");
-    let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
-    let mut builder = Client::builder().tls_certs_only([ca]);
-    if let Some(pem) = identity {
-        builder =
-            builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).expect("a key and a certificate"));
+impl std::ops::Deref for TestServer {
+    type Target = ApiClient;
+
+    fn deref(&self) -> &ApiClient {
+        &self.api
     }
-    builder.build().expect("a client")
 }
 
 impl TestServer {
@@ -156,10 +109,8 @@ impl TestServer {
     /// PEM.
     pub(super) fn as_user(&self, token: &str, identity: Option<&str>) -> Self {
         Self {
-            url: self.url.clone(),
-            token: token.to_owned(),
+            api: self.api.as_user(token, identity, self.directory.path.path()),
             authority: self.authority.clone(),
-            client: client_of(self.directory.path.path(), identity),
             tasks: self.tasks.clone(),
             directory: Arc::clone(&self.directory),
         }
@@ -186,11 +137,10 @@ impl TestServer {
             .has_certificates
             .then(|| Certificates::open(directory.path(), &clock));
         let authority = certificates.as_ref().map(|own| own.authority.clone());
-        let (tls, users, signers, client) = match certificates {
-            Some(own) => (Some(own.tls), Some(own.users), Some(own.signers), own.client),
-            None => (None, None, None, Client::new()),
+        let (tls, users, signers) = match certificates {
+            Some(own) => (Some(own.tls), Some(own.users), Some(own.signers)),
+            None => (None, None, None),
         };
-        let scheme = if tls.is_some() { "https" } else { "http" };
         let server = ApiServer::new(
             ApiServerConfig {
                 account_key: Some(Arc::new(account_key)),
@@ -213,128 +163,18 @@ impl TestServer {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         server.serve(listener, &tasks).await.expect("serves");
+        let api = match &authority {
+            Some(_) => ApiClient::with_authority(format!("https://{address}"), secret, directory.path()),
+            None => ApiClient::new(format!("http://{address}"), secret),
+        };
         Self {
-            url: format!("{scheme}://{address}"),
-            token: secret,
+            api,
             authority,
-            client,
             tasks: tasks.clone(),
             directory: Arc::new(Directory {
                 path: directory,
                 tasks,
             }),
-        }
-    }
-
-    pub(super) async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> TestResponse {
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.url))
-            .body(body);
-        request = request.bearer_auth(&self.token);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let response = tokio::time::timeout(DEADLINE, request.send())
-            .await
-            .expect("in time")
-            .expect("a response");
-        let (code, headers) = (response.status().as_u16(), response.headers().clone());
-        let bytes = response.bytes().await.expect("a body");
-        let body = serde_json::from_slice(&bytes)
-            .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
-        TestResponse { code, body, headers }
-    }
-
-    pub(super) async fn get(&self, path: &str) -> TestResponse {
-        self.send(Method::GET, path, &[], Vec::new()).await
-    }
-
-    pub(super) async fn get_as(&self, path: &str, accept: &str) -> TestResponse {
-        self.send(Method::GET, path, &[("accept", accept)], Vec::new())
-            .await
-    }
-
-    pub(super) async fn post(&self, path: &str, body: &Value) -> TestResponse {
-        let json = &[("content-type", "application/json")];
-        self.send(Method::POST, path, json, body.to_string().into_bytes())
-            .await
-    }
-
-    pub(super) async fn put(&self, path: &str, body: &Value) -> TestResponse {
-        let json = &[("content-type", "application/json")];
-        self.send(Method::PUT, path, json, body.to_string().into_bytes())
-            .await
-    }
-
-    pub(super) async fn merge(&self, path: &str, body: &Value) -> TestResponse {
-        let merge = &[("content-type", "application/merge-patch+json")];
-        self.send(Method::PATCH, path, merge, body.to_string().into_bytes())
-            .await
-    }
-
-    pub(super) async fn delete(&self, path: &str) -> TestResponse {
-        self.send(Method::DELETE, path, &[], Vec::new()).await
-    }
-
-    /// Starts a watch whose frames are read as they arrive.
-    pub(super) async fn watch(&self, path: &str) -> Frames {
-        self.watch_as(path, "application/json").await
-    }
-
-    pub(super) async fn watch_as(&self, path: &str, accept: &str) -> Frames {
-        let request = self
-            .client
-            .get(format!("{}{path}", self.url))
-            .bearer_auth(&self.token);
-        let response = request.header("accept", accept).send().await.expect("a response");
-        assert_eq!(response.status().as_u16(), 200, "{path}");
-        Frames {
-            response,
-            buffer: Vec::new(),
-        }
-    }
-}
-
-/// Frames of a watch.
-pub(super) struct Frames {
-    response: reqwest::Response,
-    buffer: Vec<u8>,
-}
-
-impl Frames {
-    /// Returns the next frame, or `None` at the end of the stream.
-    pub(super) async fn next(&mut self) -> Option<Value> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).expect("a frame is JSON"));
-            }
-            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk())
-                .await
-                .expect("a frame in time");
-            match chunk.expect("no transport error") {
-                Some(chunk) => self.buffer.extend_from_slice(&chunk),
-                None => return None,
-            }
-        }
-    }
-
-    /// Returns the next frame as `TYPE name`.
-    pub(super) async fn brief(&mut self) -> String {
-        match self.next().await {
-            Some(frame) => format!(
-                "{} {}",
-                frame["type"].as_str().unwrap_or_default(),
-                frame["object"]["metadata"]["name"].as_str().unwrap_or("-")
-            ),
-            None => "END".to_owned(),
         }
     }
 }

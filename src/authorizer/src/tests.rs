@@ -2,18 +2,17 @@
 
 mod server;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use http::Method;
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use rooflet_testing::{
+    CERTIFICATE_REQUESTS, CertificateRequest, create_bootstrap_token, issued_certificate, settled_request,
+};
 use server::TestServer;
 
-const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const NODES: &str = "/apis/rooflet.dev/v1alpha1/fleetnodes";
 const REPLICAS: &str = "/apis/rooflet.dev/v1alpha1/namespaces/default/modelreplicas";
@@ -24,99 +23,40 @@ const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 const USER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
-/// Creates the bootstrap token with additional keys.
-async fn make_token(server: &TestServer, more: Value) {
-    let mut data = json!({"token-id": "abcdef", "token-secret": "0123456789abcdef",
-        "usage-bootstrap-authentication": "true"});
-    data.as_object_mut()
-        .expect("an object")
-        .extend(more.as_object().expect("an object").clone());
-    let secret = json!({"metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token",
-        "stringData": data});
-    let made = server.post(SECRETS, &secret).await;
-    assert_eq!(made.code, 201, "{}", made.body);
-}
-
-/// Certificate signing request with its private key.
-struct NewRequest {
-    object: Value,
-    key: String,
-}
-
-fn new_request(name: &str, signer: &str, subject: (&str, &str), names: &[&str]) -> NewRequest {
-    let (organization, common_name) = subject;
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(DnType::OrganizationName, organization);
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params.subject_alt_names = names
-        .iter()
-        .map(|name| SanType::DnsName((*name).try_into().expect("ASCII")))
-        .collect();
-    let key = KeyPair::generate().expect("a key");
-    let pem = params.serialize_request(&key).expect("a request").pem();
-    let purpose = if signer == NODE_SERVING {
-        "server auth"
-    } else {
-        "client auth"
-    };
-    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-        "metadata": {"name": name}, "spec": {"request": BASE64.encode(pem.expect("PEM")), "signerName": signer,
-        "usages": ["digital signature", purpose]}});
-    NewRequest {
-        object,
-        key: key.serialize_pem(),
-    }
-}
-
-/// Waits, as the administrator, until the status of the request satisfies `is_done`.
-async fn settled(server: &TestServer, name: &str, is_done: fn(&Value) -> bool) -> Value {
-    let mut frames = server
-        .watch(&format!("{CSRS}?watch=true&fieldSelector=metadata.name={name}"))
-        .await;
-    loop {
-        let frame = frames.next().await.expect("a frame before the watch ends");
-        if is_done(&frame["object"]["status"]) {
-            return frame["object"].clone();
-        }
-    }
-}
-
 fn has_certificate(status: &Value) -> bool {
     status["certificate"].is_string()
-}
-
-fn certificate(csr: &Value) -> String {
-    let text = csr["status"]["certificate"].as_str().expect("a certificate");
-    String::from_utf8(BASE64.decode(text).expect("base64")).expect("PEM")
 }
 
 /// Joins a node and returns a client with the node's certificate.
 async fn join(server: &TestServer, node: &str) -> TestServer {
     let joining = server.as_user(TOKEN, None);
     let name = format!("join-{node}");
-    let request = new_request(
+    let request = CertificateRequest::new(
         &name,
         NODE_CLIENT,
         ("system:nodes", &format!("system:node:{node}")),
         &[],
     );
-    let made = joining.post(CSRS, &request.object).await;
+    let made = joining.post(CERTIFICATE_REQUESTS, &request.object).await;
     assert_eq!(made.code, 201, "{}", made.body);
-    settled(server, &name, has_certificate).await;
-    let own = joining.get(&format!("{CSRS}/{name}")).await;
+    settled_request(server, &name, has_certificate).await;
+    let own = joining.get(&format!("{CERTIFICATE_REQUESTS}/{name}")).await;
     assert_eq!(own.code, 200, "{}", own.body);
-    server.as_user("", Some(&format!("{}{}", request.key, certificate(&own.body))))
+    server.as_user(
+        "",
+        Some(&format!("{}{}", request.key, issued_certificate(&own.body))),
+    )
 }
 
 #[tokio::test]
 async fn node_joins_with_bootstrap_token_and_renews_with_its_certificate() {
     let server = TestServer::start().await;
-    make_token(&server, json!({"auth-extra-groups": "system:bootstrappers:rack"})).await;
+    create_bootstrap_token(&server, json!({"auth-extra-groups": "system:bootstrappers:rack"})).await;
     let node = join(&server, "mini").await;
-    let made = server.get(&format!("{CSRS}/join-mini")).await.body;
+    let made = server
+        .get(&format!("{CERTIFICATE_REQUESTS}/join-mini"))
+        .await
+        .body;
     assert_eq!(made["spec"]["username"], "system:bootstrap:abcdef");
     assert_eq!(
         made["spec"]["groups"],
@@ -131,7 +71,7 @@ async fn node_joins_with_bootstrap_token_and_renews_with_its_certificate() {
         (&approved["type"], &approved["status"], &approved["reason"]),
         (&json!("Approved"), &json!("True"), &json!("AutoApproved"))
     );
-    let pem = certificate(&made);
+    let pem = issued_certificate(&made);
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
     let (_, parsed) = X509Certificate::from_der(&der).expect("a certificate");
     assert_eq!(
@@ -144,7 +84,7 @@ async fn node_joins_with_bootstrap_token_and_renews_with_its_certificate() {
     assert_eq!(seconds, 90 * 24 * 3600 + 3600, "90 days, backdated by one hour");
     let table = server
         .get_as(
-            CSRS,
+            CERTIFICATE_REQUESTS,
             "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
         )
         .await;
@@ -175,19 +115,19 @@ async fn node_joins_with_bootstrap_token_and_renews_with_its_certificate() {
         ]
     );
 
-    let mut again = new_request("again", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
+    let mut again = CertificateRequest::new("again", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
     again.object["spec"]["expirationSeconds"] = json!(600);
-    assert_eq!(node.post(CSRS, &again.object).await.code, 201);
-    let renewed = settled(&server, "again", has_certificate).await;
+    assert_eq!(node.post(CERTIFICATE_REQUESTS, &again.object).await.code, 201);
+    let renewed = settled_request(&server, "again", has_certificate).await;
     assert_eq!(renewed["spec"]["username"], "system:node:mini");
-    let serving = new_request(
+    let serving = CertificateRequest::new(
         "serving",
         NODE_SERVING,
         ("system:nodes", "system:node:mini"),
         &["mini.local"],
     );
-    assert_eq!(node.post(CSRS, &serving.object).await.code, 201);
-    let pem = certificate(&settled(&server, "serving", has_certificate).await);
+    assert_eq!(node.post(CERTIFICATE_REQUESTS, &serving.object).await.code, 201);
+    let pem = issued_certificate(&settled_request(&server, "serving", has_certificate).await);
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("PEM");
     let (_, parsed) = X509Certificate::from_der(&der).expect("a certificate");
     assert!(parsed.issuer().to_string().starts_with("CN=rooflet-node-ca@"));
@@ -204,21 +144,21 @@ async fn node_joins_with_bootstrap_token_and_renews_with_its_certificate() {
 #[tokio::test]
 async fn requests_for_other_nodes_stay_pending() {
     let server = TestServer::start().await;
-    make_token(&server, json!({})).await;
+    create_bootstrap_token(&server, json!({})).await;
     let node = join(&server, "mini").await;
     for (name, signer, names) in [
         ("client", NODE_CLIENT, &[][..]),
         ("serving", NODE_SERVING, &["a.b"]),
     ] {
-        let other = new_request(name, signer, ("system:nodes", "system:node:studio"), names);
-        assert_eq!(node.post(CSRS, &other.object).await.code, 201);
+        let other = CertificateRequest::new(name, signer, ("system:nodes", "system:node:studio"), names);
+        assert_eq!(node.post(CERTIFICATE_REQUESTS, &other.object).await.code, 201);
     }
     // The server processes requests in order, so the earlier ones have been processed by then.
-    let own = new_request("own", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
-    assert_eq!(node.post(CSRS, &own.object).await.code, 201);
-    settled(&server, "own", has_certificate).await;
+    let own = CertificateRequest::new("own", NODE_CLIENT, ("system:nodes", "system:node:mini"), &[]);
+    assert_eq!(node.post(CERTIFICATE_REQUESTS, &own.object).await.code, 201);
+    settled_request(&server, "own", has_certificate).await;
     for name in ["client", "serving"] {
-        let pending = server.get(&format!("{CSRS}/{name}")).await.body;
+        let pending = server.get(&format!("{CERTIFICATE_REQUESTS}/{name}")).await.body;
         assert_eq!(pending["status"], json!({}), "{name}");
     }
 }
@@ -226,12 +166,12 @@ async fn requests_for_other_nodes_stay_pending() {
 #[tokio::test]
 async fn bootstrap_token_may_read_only_its_own_requests() {
     let server = TestServer::start().await;
-    make_token(&server, json!({})).await;
+    create_bootstrap_token(&server, json!({})).await;
     let joining = server.as_user(TOKEN, None);
-    let request = new_request("admins", USER_CLIENT, ("team", "alice"), &[]);
-    assert_eq!(server.post(CSRS, &request.object).await.code, 201);
-    let foreign = joining.get(&format!("{CSRS}/admins")).await;
-    let absent = joining.get(&format!("{CSRS}/nothing")).await;
+    let request = CertificateRequest::new("admins", USER_CLIENT, ("team", "alice"), &[]);
+    assert_eq!(server.post(CERTIFICATE_REQUESTS, &request.object).await.code, 201);
+    let foreign = joining.get(&format!("{CERTIFICATE_REQUESTS}/admins")).await;
+    let absent = joining.get(&format!("{CERTIFICATE_REQUESTS}/nothing")).await;
     assert_eq!((foreign.code, absent.code), (403, 403));
     assert_eq!(
         foreign.message().replace("admins", "nothing"),
@@ -239,10 +179,10 @@ async fn bootstrap_token_may_read_only_its_own_requests() {
         "messages reveal which requests exist"
     );
     for (method, path) in [
-        (Method::GET, CSRS.to_owned()),
+        (Method::GET, CERTIFICATE_REQUESTS.to_owned()),
         (Method::GET, SECRETS.to_owned()),
         (Method::GET, NODES.to_owned()),
-        (Method::DELETE, format!("{CSRS}/admins")),
+        (Method::DELETE, format!("{CERTIFICATE_REQUESTS}/admins")),
     ] {
         let rejected = joining.send(method, &path, &[], Vec::new()).await;
         assert_eq!(rejected.code, 403, "{path}");
@@ -268,7 +208,7 @@ fn fleet_node(name: &str) -> Value {
 #[tokio::test]
 async fn node_may_write_only_its_own_objects() {
     let server = TestServer::start().await;
-    make_token(&server, json!({})).await;
+    create_bootstrap_token(&server, json!({})).await;
     let node = join(&server, "mini").await;
 
     assert_eq!(node.post(NODES, &fleet_node("mini")).await.code, 201);
@@ -336,7 +276,7 @@ async fn node_may_write_only_its_own_objects() {
 #[tokio::test]
 async fn node_may_access_only_replicas_bound_to_it() {
     let server = TestServer::start().await;
-    make_token(&server, json!({})).await;
+    create_bootstrap_token(&server, json!({})).await;
     let node = join(&server, "mini").await;
     for (name, at) in [
         ("here", Some("mini")),

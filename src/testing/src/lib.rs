@@ -1,5 +1,13 @@
 //! Helpers for the tests of all crates. No crate of the shipped binary depends on this crate.
 
+mod api_client;
+mod certificate_request;
+
+pub use api_client::{ApiClient, ApiResponse, Frames};
+pub use certificate_request::{
+    CERTIFICATE_REQUESTS, CertificateRequest, create_bootstrap_token, issued_certificate, settled_request,
+};
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -3,13 +3,14 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{GIZMOS, TestResponse, TestServer, gizmo};
+use super::{GIZMOS, TestServer, gizmo};
+use rooflet_testing::ApiResponse;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 impl TestServer {
     /// Applies a configuration. `path` contains the query.
-    async fn apply(&self, path: &str, body: &Value) -> TestResponse {
+    async fn apply(&self, path: &str, body: &Value) -> ApiResponse {
         let headers = [("content-type", "application/apply-patch+yaml")];
         self.send(Method::PATCH, path, &headers, body.to_string().into_bytes())
             .await

@@ -33,10 +33,8 @@ async fn administrator_acts_with_the_permissions_of_the_impersonated_user() {
 #[tokio::test]
 async fn user_without_permission_must_not_impersonate() {
     let server = TestServer::start().await;
-    let nobody = TestServer {
-        token: String::new(),
-        ..server
-    };
+    let mut nobody = server;
+    nobody.api.token = String::new();
     for (headers, expect) in [
         (
             &[("Impersonate-User", "alice")][..],

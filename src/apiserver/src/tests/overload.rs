@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::kube_client::client;
 use super::{DEADLINE, InFlightLimits, Options, TestServer};
+use rooflet_testing::ApiResponse;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const BODY: &str = r#"{"metadata":{"name":"slow"}}"#;
@@ -52,10 +53,7 @@ async fn finish_request(mut stream: TcpStream) -> String {
     response
 }
 
-async fn until_busy(
-    server: &TestServer,
-    attempt: impl AsyncFn() -> super::TestResponse,
-) -> super::TestResponse {
+async fn until_busy(server: &TestServer, attempt: impl AsyncFn() -> ApiResponse) -> ApiResponse {
     let busy = async {
         loop {
             let got = attempt().await;

@@ -3,8 +3,9 @@
 use http::Method;
 use serde_json::{Value, json};
 
+use super::TestServer;
 use super::definitions::until;
-use super::{TestResponse, TestServer};
+use rooflet_testing::ApiResponse;
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
@@ -64,7 +65,7 @@ async fn policy_decides_by_the_permissions_of_users_and_service_accounts() {
     create(&server, POLICIES, policy("keepers", validations)).await;
     let binding = json!({"metadata": {"name": "keepers"}, "spec": {"policyName": "keepers", "validationActions": ["Deny"]}});
     create(&server, BINDINGS, binding).await;
-    let write = async |user: &str, name: &str| -> TestResponse {
+    let write = async |user: &str, name: &str| -> ApiResponse {
         let headers = [("content-type", "application/json"), ("Impersonate-User", user)];
         let body = json!({"metadata": {"name": name}}).to_string().into_bytes();
         server.send(Method::POST, CONFIG_MAPS, &headers, body).await

@@ -7,8 +7,9 @@ use http::Method;
 use serde_json::json;
 
 use super::definitions::until;
-use super::{GIZMOS, Options, TestResponse, TestServer, gizmo, gizmos};
+use super::{GIZMOS, Options, TestServer, gizmo, gizmos};
 use rooflet_base::clock::{Clock, ManualClock};
+use rooflet_testing::ApiResponse;
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 const AGGREGATED: &str =
@@ -195,7 +196,7 @@ async fn openapi_index_supports_if_modified_since() {
             .send(Method::GET, "/openapi/v3", &headers, Vec::new())
             .await
     };
-    let modified = |got: &TestResponse| got.headers.get("last-modified").cloned();
+    let modified = |got: &ApiResponse| got.headers.get("last-modified").cloned();
     let fresh = fetch("").await;
     assert_eq!(
         (fresh.code, modified(&fresh)),

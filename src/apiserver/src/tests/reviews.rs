@@ -3,12 +3,13 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{TestResponse, TestServer};
+use super::TestServer;
+use rooflet_testing::ApiResponse;
 
 const ACCESS: &str = "/apis/authorization.k8s.io/v1";
 const IDENTITY: &str = "/apis/authentication.k8s.io/v1";
 
-async fn post_as(server: &TestServer, user: &str, path: &str, body: &Value) -> TestResponse {
+async fn post_as(server: &TestServer, user: &str, path: &str, body: &Value) -> ApiResponse {
     let headers = [("Impersonate-User", user), ("content-type", "application/json")];
     let body = body.to_string().into_bytes();
     server.send(Method::POST, path, &headers, body).await

@@ -3,7 +3,8 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{DEADLINE, GIZMOS, TestResponse, TestServer, gizmo};
+use super::{DEADLINE, GIZMOS, TestServer, gizmo};
+use rooflet_testing::ApiResponse;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
@@ -17,7 +18,7 @@ struct As<'a> {
 }
 
 impl As<'_> {
-    async fn send(&self, method: Method, path: &str, body: &Value) -> TestResponse {
+    async fn send(&self, method: Method, path: &str, body: &Value) -> ApiResponse {
         let content_type = match method {
             Method::PATCH => "application/merge-patch+json",
             _ => "application/json",
@@ -35,7 +36,7 @@ impl As<'_> {
         self.send(Method::GET, path, &Value::Null).await.code
     }
 
-    async fn post(&self, path: &str, body: &Value) -> TestResponse {
+    async fn post(&self, path: &str, body: &Value) -> ApiResponse {
         self.send(Method::POST, path, body).await
     }
 }

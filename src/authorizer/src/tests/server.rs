@@ -2,11 +2,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::Method;
-use reqwest::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::NodeAuthorizer;
 use rooflet_apiserver::{ApiServer, ApiServerConfig, CertificateSigners};
@@ -14,15 +11,11 @@ use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
 use rooflet_pki::{Authority, AuthorityKind, Revocations, ServingCertificate, Token, UserCertificates};
 use rooflet_store::Store;
-
-/// Upper bound of every wait.
-const DEADLINE: Duration = Duration::from_secs(20);
+use rooflet_testing::ApiClient;
 
 /// Server on its own port, with a client.
 pub(super) struct TestServer {
-    url: String,
-    token: String,
-    client: Client,
+    api: ApiClient,
     directory: Arc<Directory>,
 }
 
@@ -38,29 +31,12 @@ impl Drop for Directory {
     }
 }
 
-/// Response: status code and body.
-#[derive(Debug)]
-pub(super) struct Response {
-    pub(super) code: u16,
-    pub(super) body: Value,
-}
+impl std::ops::Deref for TestServer {
+    type Target = ApiClient;
 
-impl Response {
-    pub(super) fn message(&self) -> &str {
-        self.body["message"].as_str().unwrap_or_default()
+    fn deref(&self) -> &ApiClient {
+        &self.api
     }
-}
-
-/// Returns a client that trusts the authority in `directory`, with an optional identity in PEM.
-fn client_of(directory: &Path, identity: Option<&str>) -> Client {
-    let ca = std::fs::read(directory.join("ca.pem")).expect("an authority");
-    let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
-    let mut builder = Client::builder().tls_certs_only([ca]);
-    if let Some(pem) = identity {
-        builder =
-            builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).expect("a key and a certificate"));
-    }
-    builder.build().expect("a client")
 }
 
 impl TestServer {
@@ -68,9 +44,7 @@ impl TestServer {
     /// PEM.
     pub(super) fn as_user(&self, token: &str, identity: Option<&str>) -> Self {
         Self {
-            url: self.url.clone(),
-            token: token.to_owned(),
-            client: client_of(self.directory(), identity),
+            api: self.api.as_user(token, identity, self.directory()),
             directory: Arc::clone(&self.directory),
         }
     }
@@ -126,109 +100,11 @@ impl TestServer {
         let tasks = Tasks::new();
         server.serve(listener, &tasks).await.expect("serves");
         Self {
-            url: format!("https://{address}"),
-            token: secret,
-            client: client_of(path, None),
+            api: ApiClient::with_authority(format!("https://{address}"), secret, path),
             directory: Arc::new(Directory {
                 path: directory,
                 tasks,
             }),
-        }
-    }
-
-    pub(super) async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> Response {
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.url))
-            .body(body);
-        request = request.bearer_auth(&self.token);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let response = tokio::time::timeout(DEADLINE, request.send())
-            .await
-            .expect("in time")
-            .expect("a response");
-        let code = response.status().as_u16();
-        let bytes = response.bytes().await.expect("a body");
-        let body = serde_json::from_slice(&bytes)
-            .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(&bytes).into_owned()));
-        Response { code, body }
-    }
-
-    pub(super) async fn get(&self, path: &str) -> Response {
-        self.send(Method::GET, path, &[], Vec::new()).await
-    }
-
-    pub(super) async fn get_as(&self, path: &str, accept: &str) -> Response {
-        self.send(Method::GET, path, &[("accept", accept)], Vec::new())
-            .await
-    }
-
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Response {
-        let json = &[("content-type", "application/json")];
-        self.send(Method::POST, path, json, body.to_string().into_bytes())
-            .await
-    }
-
-    pub(super) async fn put(&self, path: &str, body: &Value) -> Response {
-        let json = &[("content-type", "application/json")];
-        self.send(Method::PUT, path, json, body.to_string().into_bytes())
-            .await
-    }
-
-    pub(super) async fn merge(&self, path: &str, body: &Value) -> Response {
-        let merge = &[("content-type", "application/merge-patch+json")];
-        self.send(Method::PATCH, path, merge, body.to_string().into_bytes())
-            .await
-    }
-
-    pub(super) async fn delete(&self, path: &str) -> Response {
-        self.send(Method::DELETE, path, &[], Vec::new()).await
-    }
-
-    /// Starts a watch whose frames are read as they arrive.
-    pub(super) async fn watch(&self, path: &str) -> Frames {
-        let request = self
-            .client
-            .get(format!("{}{path}", self.url))
-            .bearer_auth(&self.token);
-        let response = request.send().await.expect("a response");
-        assert_eq!(response.status().as_u16(), 200, "{path}");
-        Frames {
-            response,
-            buffer: Vec::new(),
-        }
-    }
-}
-
-/// Frames of a watch.
-pub(super) struct Frames {
-    response: reqwest::Response,
-    buffer: Vec<u8>,
-}
-
-impl Frames {
-    /// Returns the next frame, or `None` at the end of the stream.
-    pub(super) async fn next(&mut self) -> Option<Value> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).expect("a frame is JSON"));
-            }
-            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk())
-                .await
-                .expect("a frame in time");
-            match chunk.expect("no transport error") {
-                Some(chunk) => self.buffer.extend_from_slice(&chunk),
-                None => return None,
-            }
         }
     }
 }
