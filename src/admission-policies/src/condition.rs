@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::request::Inputs;
 use crate::{items, text};
-use rooflet_apimachinery::schema::cel::dynamic::{self, Phase, Program, Variables};
+use rooflet_schema::cel::dynamic::{self, Phase, Program, Variables};
 
 /// Names of the variables, except the composed ones.
 pub(crate) const ROOTS: [&str; 5] = ["object", "oldObject", "request", "params", "namespaceObject"];

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use crate::text;
-use rooflet_apimachinery::schema::cel::checker::{Checked, Decl, Environment, Record, Type};
-use rooflet_apimachinery::schema::cel::dynamic::COMPOSED;
+use rooflet_schema::cel::checker::{Checked, Decl, Environment, Record, Type};
+use rooflet_schema::cel::dynamic::COMPOSED;
 
 const AUTHORIZER: Type<'static> = Type::Library("authorization.Authorizer");
 const RESOURCE_CHECK: Type<'static> = Type::Library("authorization.ResourceCheck");

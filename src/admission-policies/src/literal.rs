@@ -8,7 +8,7 @@ use kube_cel::cel::{
 };
 use serde_json::{Map, Number, Value};
 
-use rooflet_apimachinery::schema::cel::message::TYPE;
+use rooflet_schema::cel::message::TYPE;
 
 /// Maximum integer that a float represents exactly.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;

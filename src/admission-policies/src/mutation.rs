@@ -11,7 +11,7 @@ use crate::parameters::ParamKind;
 use crate::request::{Inputs, Place, Subject};
 use crate::{items, text};
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
-use rooflet_apimachinery::schema::cel::dynamic::{self, Phase};
+use rooflet_schema::cel::dynamic::{self, Phase};
 
 /// Operations of a JSON patch (RFC 6902).
 const OPERATORS: [&str; 6] = ["add", "copy", "move", "remove", "replace", "test"];

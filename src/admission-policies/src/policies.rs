@@ -9,7 +9,7 @@ use crate::policy::Policy;
 use crate::request::{Request, Source, Subject};
 use crate::validating::{self, Outcome};
 use crate::{GROUP, defaults, validate, validate_mutating};
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 /// Kind of admission registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,7 +10,7 @@ use crate::matching::Match;
 use crate::parameters::ParamKind;
 use crate::request::Inputs;
 use crate::{items, text};
-use rooflet_apimachinery::schema::cel::dynamic::{self, Phase};
+use rooflet_schema::cel::dynamic::{self, Phase};
 
 /// Maximum length of the text that a `messageExpression` returns.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::parameters::ParamQuery;
-use rooflet_apimachinery::schema::cel::authorizer::{Authorizer, ResourceAccess};
+use rooflet_schema::cel::authorizer::{Authorizer, ResourceAccess};
 
 /// Operation of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::*;
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::cel::authorizer::{Access, AccessTarget, Authorizer, Permission};
+use rooflet_schema::FieldError;
+use rooflet_schema::cel::authorizer::{Access, AccessTarget, Authorizer, Permission};
 
 mod golden;
 

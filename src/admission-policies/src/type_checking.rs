@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::declarations::Typed;
 use crate::parameters::ParamKind;
 use crate::{items, text, texts};
-use rooflet_apimachinery::schema::cel::checker::Decl;
+use rooflet_schema::cel::checker::Decl;
 
 /// Maximum number of kinds of a rule.
 const KINDS_MAX: usize = 10;

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::declarations::{Declarations, Wanted};
 use crate::{items, text, texts};
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::cel::checker::Type;
-use rooflet_apimachinery::schema::names::{self, label_selector};
+use rooflet_schema::FieldError;
+use rooflet_schema::cel::checker::Type;
+use rooflet_schema::names::{self, label_selector};
 
 pub(crate) const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
@@ -382,7 +382,7 @@ fn is_identifier(name: &str) -> bool {
         .chars()
         .all(|char| char.is_ascii_alphanumeric() || char == '_');
     let starts_well = !name.starts_with(|first: char| first.is_ascii_digit());
-    let is_reserved = rooflet_apimachinery::schema::cel::RESERVED.contains(&name);
+    let is_reserved = rooflet_schema::cel::RESERVED.contains(&name);
     is_word && starts_well && !is_reserved
 }
 

@@ -8,7 +8,7 @@ use crate::validate::{
     check_param_kind, check_variables,
 };
 use crate::{items, text, texts};
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 const PATCH_TYPES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];

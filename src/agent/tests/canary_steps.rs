@@ -1,7 +1,7 @@
 //! The validation rule for the order of canary steps, evaluated as the API server does.
 
 use rooflet_api::v1alpha1::ModelDeployment;
-use rooflet_apimachinery::schema::StructuralSchema;
+use rooflet_schema::StructuralSchema;
 use serde_json::{Value, json};
 
 const RULE: &str = "it must follow a setWeight below 100 and precede setWeight: 100";

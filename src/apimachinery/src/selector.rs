@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::schema::{FieldError, aggregate, names};
 use label_text::Label;
+use rooflet_schema::{FieldError, aggregate, names};
 
 /// Selector syntax error. Its text is the status message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

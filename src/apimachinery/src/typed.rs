@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use crate::schema::builtin as upstream;
-use crate::schema::builtin::REFERENCE_PREFIX;
+use crate::builtin as upstream;
+use crate::builtin::REFERENCE_PREFIX;
 use crate::time::{format_micro_time, format_time};
 use rooflet_base::json_syntax::type_name;
 

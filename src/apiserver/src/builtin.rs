@@ -27,10 +27,10 @@ use crate::object::metadata::FinalizerRule;
 use crate::registry::resource::Subresource;
 use rooflet_admission_policies::Kind as Admission;
 use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::typed::Types;
 use rooflet_apimachinery::verb::Verb;
+use rooflet_schema::FieldError;
+use rooflet_schema::metadata::NameRule;
 
 use review::Review;
 use role_binding::Scope;

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::object;
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::crd as rules;
 use rooflet_apimachinery::time::format_time;
+use rooflet_schema::FieldError;
+use rooflet_schema::crd as rules;
 
 pub(crate) use lifecycle::{
     CLEANUP_FINALIZER, ESTABLISHED, is_condition_true, mark_terminating, names_in_use, next_status,

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use self::details::{Cause, Details};
 use rooflet_apimachinery::fields::Conflicts;
-use rooflet_apimachinery::schema::{FieldError, aggregate};
 use rooflet_apimachinery::verb::Verb;
+use rooflet_schema::{FieldError, aggregate};
 
 /// Group and plural resource. Displayed as `gizmos.example.com`, or `configmaps` in the core group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -592,7 +592,7 @@ pub(crate) fn deleted(resource: &GroupResource, name: &str, uid: &str) -> Value 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rooflet_apimachinery::schema::CauseReason;
+    use rooflet_schema::CauseReason;
 
     fn gizmos() -> GroupResource {
         GroupResource::new("example.com", "gizmos")

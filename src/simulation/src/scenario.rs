@@ -21,9 +21,9 @@ use crate::scenario::fault::RandomFaults;
 use crate::scenario::fault::ThermalTrace;
 use rooflet_api::v1alpha1::{MacSpec, ModelDeployment, Taint};
 use rooflet_api::{GROUP, VERSION};
-use rooflet_apimachinery::schema::{StructuralSchema, names};
 use rooflet_base::quantity;
 use rooflet_base::yaml;
+use rooflet_schema::{StructuralSchema, names};
 
 /// Invalid field of a scenario, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

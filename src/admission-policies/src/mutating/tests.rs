@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::tests::AliceGets;
 use crate::*;
 use rooflet_apimachinery::fields::TypeSchema;
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::cel::authorizer::Authorizer;
+use rooflet_schema::FieldError;
+use rooflet_schema::cel::authorizer::Authorizer;
 
 /// ConfigMap `c` in the namespace `one`.
 struct ConfigMap(Value);

@@ -11,10 +11,10 @@ use crate::request::Inputs;
 use crate::{
     GroupVersionKind, Kind, Operation, Place, Request, Schemas, expression_warnings, items, literal, text,
 };
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::cel::checker::Decl;
-use rooflet_apimachinery::schema::cel::dynamic::{self, Phase};
-use rooflet_apimachinery::schema::openapi::{ResourceInfo, SchemaSource, declaration};
+use rooflet_apimachinery::openapi::{ResourceInfo, SchemaSource, declaration};
+use rooflet_schema::FieldError;
+use rooflet_schema::cel::checker::Decl;
+use rooflet_schema::cel::dynamic::{self, Phase};
 
 fn fixture() -> Value {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../e2e/fixtures/policies.json");

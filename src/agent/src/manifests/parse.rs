@@ -8,9 +8,9 @@ use serde_json::Value;
 use crate::replica::{ReplicaKey, ReplicaSpec, Terms};
 use rooflet_api::v1alpha1::ModelDeployment;
 use rooflet_api::{GROUP, VERSION};
-use rooflet_apimachinery::schema::{StructuralSchema, names};
 use rooflet_base::yaml;
 use rooflet_scheduler::is_overridden;
+use rooflet_schema::{StructuralSchema, names};
 
 /// Maximum number of objects per file.
 const MAX_OBJECTS_PER_FILE: usize = 256;

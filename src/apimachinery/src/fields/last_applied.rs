@@ -6,7 +6,7 @@ use super::apply::Configuration;
 use super::conflict::Conflicts;
 use super::field_set::FieldSet;
 use super::schema::TypeSchema;
-use crate::schema::gotext;
+use rooflet_schema::gotext;
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Limit of all annotations of an object. A configuration beyond it is not stored.

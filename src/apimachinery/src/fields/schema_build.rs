@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::schema::{
     DEDUCED, Field, ListMerge, ListType, MapType, Scalar, Type, TypeId, TypeSchema, UNTYPED,
 };
-use crate::schema::builtin::{self, REFERENCE_PREFIX};
+use crate::builtin::{self, REFERENCE_PREFIX};
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";

@@ -6,7 +6,7 @@ use super::item::element_of;
 use super::path_element::PathElement;
 use super::schema::{Form, ListMerge, ListType, MapType, Scalar, TypeId, TypeSchema};
 use super::type_fault::{TypeFault, TypeFaults};
-use crate::schema::gotext;
+use rooflet_schema::gotext;
 
 impl TypeSchema {
     /// Checks an object. Two items of a list with the same identity are a violation.

@@ -3,7 +3,7 @@
 use json_patch::{AddOperation, Patch, PatchOperation};
 use serde_json::Value;
 
-use crate::schema::strict::NESTING_MAX;
+use rooflet_schema::strict::NESTING_MAX;
 
 /// Maximum operations of a patch, as in kube-apiserver.
 pub(crate) const OPERATIONS_MAX: usize = 10_000;

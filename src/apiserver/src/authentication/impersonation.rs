@@ -12,10 +12,10 @@ use super::user::{self, AUTHENTICATED, User};
 use crate::authentication::user::UNAUTHENTICATED;
 use crate::authorization::ResourceAttributes;
 use crate::status::ApiError;
-use rooflet_apimachinery::schema::gotext::quote;
-use rooflet_apimachinery::schema::names::{dns_label, dns_subdomain};
 use rooflet_base::percent;
 use rooflet_rbac::SERVICE_ACCOUNT_USERS;
+use rooflet_schema::gotext::quote;
+use rooflet_schema::names::{dns_label, dns_subdomain};
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{CORE, Facts};
 use crate::object;
 use rooflet_admission_policies::{GROUP, Kind};
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 /// Key prefixes of policies and bindings in the store.
 pub(crate) const ADMISSION_STORAGE: [(Kind, &str); 4] = [

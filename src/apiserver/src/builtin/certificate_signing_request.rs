@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use crate::authentication::User;
 use crate::certificates::{APPROVED, DENIED, FAILED, conditions, has_condition};
 use crate::object;
-use rooflet_apimachinery::schema::{FieldError, names};
 use rooflet_apimachinery::time::format_time;
 use rooflet_pki::{CertificateRequest, check_certificates};
+use rooflet_schema::{FieldError, names};
 
 const EXPIRATION_SECONDS_MIN: i64 = 600;
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{DATA_MAX_BYTES, check_data, check_immutable, decoded_bytes};
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 pub(super) fn validate(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();

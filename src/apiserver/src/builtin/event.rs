@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use rooflet_apimachinery::schema::{FieldError, names};
+use rooflet_schema::{FieldError, names};
 
 /// Pairs of core field and `events.k8s.io/v1` field.
 const RENAMES: [(&str, &str); 7] = [

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 pub(super) fn validate(lease: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{CORE, Facts};
 use crate::object;
-use rooflet_apimachinery::schema::{FieldError, names};
+use rooflet_schema::{FieldError, names};
 
 /// Kind of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use rooflet_apimachinery::schema::FieldError;
-use rooflet_apimachinery::schema::names::label_selector;
+use rooflet_schema::FieldError;
+use rooflet_schema::names::label_selector;
 
 pub(super) fn validate(role: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();

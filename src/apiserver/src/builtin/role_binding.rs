@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::object;
-use rooflet_apimachinery::schema::metadata::NameRule;
-use rooflet_apimachinery::schema::{FieldError, gotext, names};
+use rooflet_schema::metadata::NameRule;
+use rooflet_schema::{FieldError, gotext, names};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

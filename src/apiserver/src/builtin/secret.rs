@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{DATA_MAX_BYTES, check_data, check_immutable, decoded_bytes};
 use crate::object;
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 pub(super) fn default(secret: &mut Value) {
     let Some(map) = secret.as_object_mut() else { return };

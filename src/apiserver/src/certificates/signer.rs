@@ -6,11 +6,11 @@ use std::time::Duration;
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
 
 use crate::authentication::{BOOTSTRAPPERS, MASTERS};
-use rooflet_apimachinery::schema::names;
 use rooflet_pki::{
     AlternativeNames, CertificateRequest, Identity, NODE_USER_PREFIX as NODE_PREFIX, NODES_GROUP as NODES,
     Role, SigningPolicy,
 };
+use rooflet_schema::names;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Lifetime of certificates whose request has no expiration.

@@ -18,7 +18,7 @@ use crate::registry::Snapshot;
 use crate::registry::resource::Subresource;
 use crate::status::{ApiError, Reason};
 use rooflet_admission_policies::{GroupVersionKind, Kind, Schemas, expression_warnings};
-use rooflet_apimachinery::schema::cel::checker::Decl;
+use rooflet_schema::cel::checker::Decl;
 use rooflet_store::{Event, Record};
 
 const STORAGE: &str = ADMISSION_STORAGE[2].1;

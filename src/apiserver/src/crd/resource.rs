@@ -11,8 +11,8 @@ use crate::builtin::BuiltIn;
 use crate::object;
 use crate::registry::resource::{CustomVersion, DefinitionVersion, Names, Origin, Resource, ScalePaths};
 use rooflet_apimachinery::fields::TypeSchema;
-use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_apimachinery::table::Table;
+use rooflet_schema::StructuralSchema;
 use rooflet_store::{Record, Revision};
 
 /// Returns the versions of a definition that are served or stored. Returns none before its names

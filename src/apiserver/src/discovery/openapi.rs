@@ -8,9 +8,9 @@ use super::v2_protobuf;
 use crate::endpoints::negotiate::{self, JSON};
 use crate::registry::resource::{Resource, Subresource, to_bytes};
 use crate::registry::{GroupVersion, Snapshot};
-use rooflet_apimachinery::schema::cel::checker::Decl;
-use rooflet_apimachinery::schema::openapi;
-use rooflet_apimachinery::schema::openapi::{ResourceInfo, Root, SchemaSource};
+use rooflet_apimachinery::openapi;
+use rooflet_apimachinery::openapi::{ResourceInfo, Root, SchemaSource};
+use rooflet_schema::cel::checker::Decl;
 
 /// Content types of OpenAPI documents in protobuf.
 pub(crate) const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use rooflet_apimachinery::schema::openapi::message::{Message, list, object};
+use rooflet_apimachinery::openapi::message::{Message, list, object};
 
 /// Encodes an OpenAPI v2 document.
 pub(super) fn encode(document: &Value) -> Vec<u8> {

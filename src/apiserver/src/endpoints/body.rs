@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use crate::endpoints::negotiate::Encoding;
 use rooflet_apimachinery::protobuf::{self, DecodeProtobufError};
-use rooflet_apimachinery::schema::strict;
-use rooflet_apimachinery::schema::strict::StrictJson;
 use rooflet_base::json_syntax;
 use rooflet_base::yaml;
+use rooflet_schema::strict;
+use rooflet_schema::strict::StrictJson;
 
 /// Length of a body excerpt in error messages.
 const SUMMARY_BYTES: usize = 30;

@@ -33,12 +33,12 @@ use crate::metrics::ApiServerMetrics;
 use crate::object;
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource, to_bytes};
 use crate::status::{ApiError, deleted};
-use rooflet_apimachinery::schema::gotext::quote;
-use rooflet_apimachinery::schema::names;
 use rooflet_apimachinery::verb::Verb;
 use rooflet_base::metrics;
 use rooflet_http_server::Guesses;
 use rooflet_pki::{AccountKey, Token, TokenIssuer, UserCertificates};
+use rooflet_schema::gotext::quote;
+use rooflet_schema::names;
 
 /// Dependencies of the request handlers.
 pub(crate) struct Api {

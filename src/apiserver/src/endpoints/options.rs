@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::endpoints::request::Query;
 use crate::status::ApiError;
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 
 const META_GROUP: &str = "meta.k8s.io";
 const FIELD_MANAGER_MAX_BYTES: usize = 128;

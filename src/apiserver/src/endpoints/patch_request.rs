@@ -11,8 +11,8 @@ use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
 use rooflet_apimachinery::patch::json::{JsonPatch, JsonPatchError};
 use rooflet_apimachinery::patch::strategic;
-use rooflet_apimachinery::schema::{FieldError, gotext};
 use rooflet_base::json_syntax;
+use rooflet_schema::{FieldError, gotext};
 
 const JSON_PATCH: &str = "application/json-patch+json";
 const MERGE_PATCH: &str = "application/merge-patch+json";

@@ -19,9 +19,9 @@ use crate::engine::{Warnings, request_body};
 use crate::object;
 use crate::registry::resource::{Resource, to_bytes};
 use crate::status::{ApiError, GroupResource};
-use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::time::format_time;
 use rooflet_base::error::Chain;
+use rooflet_schema::FieldError;
 
 impl Api {
     /// Issues a token for a service account.

@@ -20,8 +20,8 @@ use crate::status::ApiError;
 use rooflet_admission_policies::{
     Denial, MutateError, Operation, Outcome, ParamKind, ParamQuery, Place, Request, Source, Subject,
 };
-use rooflet_apimachinery::schema::cel::authorizer::Authorizer;
 use rooflet_apimachinery::verb::Verb;
+use rooflet_schema::cel::authorizer::Authorizer;
 use rooflet_store::ListOptions;
 
 impl Engine {

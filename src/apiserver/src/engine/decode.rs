@@ -13,9 +13,9 @@ use crate::endpoints::options::FieldValidation;
 use crate::object::managed_fields;
 use crate::registry::resource::{Origin, Resource};
 use crate::status::ApiError;
-use rooflet_apimachinery::schema::FieldError;
 use rooflet_apimachinery::typed::DecodeTypeError;
 use rooflet_base::json_syntax;
+use rooflet_schema::FieldError;
 
 /// Maximum warnings of a response. Some clients read at most 100 headers.
 const WARNINGS_MAX: usize = 64;

@@ -13,8 +13,8 @@ use crate::engine::Engine;
 use crate::engine::selection::Selection;
 use crate::registry::resource::Resource;
 use crate::status::ApiError;
-use rooflet_apimachinery::schema::gotext::quote;
 use rooflet_apimachinery::typed::base64_fault;
+use rooflet_schema::gotext::quote;
 use rooflet_store as store;
 use rooflet_store::{Key, ListError, Record, Revision};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::authentication::User;
 use crate::authentication::account_token::service_account;
 use crate::authorization::{Attributes, Requestor, ResourceAttributes, Rules, Target, Verdict};
-use rooflet_apimachinery::schema::cel::authorizer::{Access, AccessTarget, Authorizer, Permission};
+use rooflet_schema::cel::authorizer::{Access, AccessTarget, Authorizer, Permission};
 
 /// User with the rules of the server.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::endpoints::options::WriteOptions;
 use crate::object::{self, managed_fields, metadata};
 use crate::registry::resource::{Origin, Resource, Subresource};
 use crate::status::{ApiError, Reason};
-use rooflet_apimachinery::schema::FieldError;
+use rooflet_schema::FieldError;
 use rooflet_store::{Expect, Record};
 
 /// Function of [`Edit::Own`].

@@ -8,7 +8,7 @@ use crate::builtin::BuiltIn;
 use crate::object::{self, metadata};
 use crate::registry::resource::{Origin, Resource, ScalePaths, Subresource};
 use crate::status::ApiError;
-use rooflet_apimachinery::schema::{self, FieldError, gotext, metadata as rules};
+use rooflet_schema::{FieldError, gotext, is_note_on_rules, metadata as rules};
 
 /// Validates a new object in working form.
 pub(super) fn create(resource: &Resource, working: &Value, warnings: &mut Warnings) -> Result<(), ApiError> {
@@ -125,7 +125,7 @@ fn kind_errors(
             };
             if let Some(paths) = &custom.scale {
                 // The note on rules that were not checked is last.
-                let note = errors.pop_if(|last| schema::is_note_on_rules(last));
+                let note = errors.pop_if(|last| is_note_on_rules(last));
                 let checks_spec = subresource != Some(Subresource::Status);
                 check_scale(paths, working, checks_spec, &mut errors);
                 errors.extend(note);

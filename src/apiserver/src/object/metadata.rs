@@ -5,8 +5,8 @@ use rand::Rng as _;
 use serde_json::{Map, Value};
 
 use crate::object;
-use rooflet_apimachinery::schema::{FieldError, metadata as rules};
 use rooflet_apimachinery::time::format_time;
+use rooflet_schema::{FieldError, metadata as rules};
 
 /// Fields that the server sets. Values from clients are dropped.
 const SYSTEM_FIELDS: [&str; 5] = [

@@ -12,10 +12,10 @@ use crate::object::metadata::FinalizerRule;
 use crate::object::{self, managed_fields};
 use crate::status::GroupResource;
 use rooflet_apimachinery::fields::{FieldSet, TypeSchema};
-use rooflet_apimachinery::schema::StructuralSchema;
-use rooflet_apimachinery::schema::metadata::NameRule;
 use rooflet_apimachinery::table::Table;
 use rooflet_apimachinery::verb::Verb;
+use rooflet_schema::StructuralSchema;
+use rooflet_schema::metadata::NameRule;
 use rooflet_store::{Key, Record, Revision};
 
 /// Verbs of custom resources, in discovery order.

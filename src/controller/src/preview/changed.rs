@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::PreviewError;
-use rooflet_apimachinery::schema::metadata::validate_update;
-use rooflet_apimachinery::schema::{FieldError, StructuralSchema, aggregate};
+use rooflet_schema::metadata::validate_update;
+use rooflet_schema::{FieldError, StructuralSchema, aggregate};
 
 /// Returns the object after a merge patch of a user. Its status is kept. An unknown field is an error, because
 /// the API server drops the field.

@@ -1,6 +1,6 @@
 //! CEL rules: acceptance and evaluation of expressions.
 
-use rooflet_apimachinery::schema::{FieldError, StructuralSchema, crd};
+use rooflet_schema::{FieldError, StructuralSchema, crd};
 use serde_json::{Value, json};
 
 use super::require;

@@ -1,6 +1,6 @@
 //! Structural schemas: pruning, defaults and validation.
 
-use rooflet_apimachinery::schema::StructuralSchema;
+use rooflet_schema::StructuralSchema;
 use serde_json::{Value, json};
 
 use super::{require, require_equal};

@@ -169,7 +169,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         )));
     }
     let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
-    if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node_name).first() {
+    if let Some(what) = rooflet_schema::names::dns_subdomain(&node_name).first() {
         return Err(unusable(format!("--node-name {node_name}: {what}")));
     }
     if args.listen.ip().is_unspecified() && args.advertise_address.is_none() {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use rooflet_api::v1alpha1::{PerformanceClaim, PerformanceClaimSpec};
 use rooflet_api::{GROUP, VERSION};
-use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_base::yaml;
+use rooflet_schema::StructuralSchema;
 
 /// Name of a claim for messages, and its spec.
 pub(super) type NamedClaim = (String, PerformanceClaimSpec);

@@ -84,7 +84,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         ))
     })?;
     let node = crate::cli::node_name(args.node_name, &args.state_dir)?;
-    if let Some(what) = rooflet_apimachinery::schema::names::dns_subdomain(&node).first() {
+    if let Some(what) = rooflet_schema::names::dns_subdomain(&node).first() {
         let what = anyhow!("--node-name {node}: {what}");
         return Err(Failure::new(ExitStatus::Usage, what));
     }

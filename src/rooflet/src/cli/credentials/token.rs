@@ -16,7 +16,6 @@ use kube::{Api, ResourceExt};
 
 use crate::cli::ui::duration::duration;
 use crate::cli::{Failure, default_kubeconfig, objects, ui};
-use rooflet_apimachinery::schema::names::dns_subdomain;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::loopback::is_loopback;
@@ -26,6 +25,7 @@ use rooflet_pki::{
     AuthorityHash, BootstrapToken, JoinToken, TOKEN_HASH_KEY, TOKEN_NAMESPACE, TOKEN_NODE_KEY,
     TOKEN_SECRET_PREFIX, TOKEN_SECRET_TYPE, TOKEN_USES_KEY,
 };
+use rooflet_schema::names::dns_subdomain;
 
 /// Default lifetime of a token.
 const DEFAULT_TTL: Duration = Duration::from_secs(24 * 3600);

@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use rooflet_api::v1alpha1::{CapacityPlan, CapacityPlanSpec};
-use rooflet_apimachinery::schema::StructuralSchema;
 use rooflet_base::yaml;
+use rooflet_schema::StructuralSchema;
 
 /// Reads a CapacityPlan from a file and validates it with the API server's schema.
 pub(super) fn read(file: &Utf8Path) -> anyhow::Result<CapacityPlanSpec> {
@@ -38,10 +38,7 @@ fn parse(text: &str) -> anyhow::Result<CapacityPlanSpec> {
     schema.apply_defaults(&mut object);
     let problems = schema.validate(&object, None);
     if !problems.is_empty() {
-        let all: Vec<_> = problems
-            .iter()
-            .map(rooflet_apimachinery::schema::FieldError::summary)
-            .collect();
+        let all: Vec<_> = problems.iter().map(rooflet_schema::FieldError::summary).collect();
         return Err(anyhow!("{}", all.join("; ")));
     }
     section(&mut object, "spec")

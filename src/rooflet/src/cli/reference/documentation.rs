@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::cli::Cli;
 use rooflet_api::v1alpha1::{CapacityPlan, ModelDeployment, PerformanceClaim};
-use rooflet_apimachinery::schema::{FieldError, StructuralSchema};
 use rooflet_base::yaml;
+use rooflet_schema::{FieldError, StructuralSchema};
 
 /// Returns the name and the text of every page.
 fn pages() -> Vec<(String, String)> {
