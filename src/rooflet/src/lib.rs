@@ -1,11 +1,11 @@
-//! The `rooflet` binary: the command line (`cli`) and the composition of the services into one
-//! process (`node`).
+//! The `rooflet` binary: the command line.
 //!
-//! See ARCHITECTURE.md for the map. Modules are private, so that dead code is reported; [`run`] is
-//! the only way in.
+//! Modules are private, so that dead code is reported; [`run`] is the only way in. ARCHITECTURE.md has
+//! the map.
 
 mod cli;
-mod node;
+#[cfg(test)]
+mod control_plane_tests;
 
 pub use cli::run;
 

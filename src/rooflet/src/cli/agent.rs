@@ -9,10 +9,6 @@ use camino::Utf8PathBuf;
 use kube::Client;
 
 use super::Failure;
-use crate::node::anonymous::AllowAnonymous;
-use crate::node::audit_log::AuditLog;
-use crate::node::tls_files::TlsFiles;
-use crate::node::{listeners, own_log, shutdown};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
 use rooflet_agent::{
@@ -24,6 +20,10 @@ use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
 use rooflet_client::{KubeconfigSource, Renewable, client_certificate, connect};
+use rooflet_composition::anonymous::AllowAnonymous;
+use rooflet_composition::audit_log::AuditLog;
+use rooflet_composition::tls_files::TlsFiles;
+use rooflet_composition::{listeners, own_log, shutdown};
 use rooflet_host::{FakeHost, Host};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_launchd::Daemon;

@@ -15,19 +15,6 @@ use camino::Utf8PathBuf;
 use self::processes::Processes;
 use super::Failure;
 use super::ui::duration::duration;
-use crate::node::anonymous::{AllowAnonymous, Transport};
-use crate::node::listeners::BindError;
-use crate::node::low_priority::LowPriorityRuntime;
-use crate::node::own_log;
-use crate::node::page_options::PageOptions;
-use crate::node::process_kubeconfigs;
-use crate::node::server;
-use crate::node::server::{Role, ServerConfig, StartServerError};
-use crate::node::shutdown;
-use crate::node::simulated_fleet;
-use crate::node::simulated_fleet::SimulatedFleet;
-use crate::node::tls_files::TlsFiles;
-use crate::node::token_issuers;
 use rooflet_apiserver::{AuditPolicy, InFlightLimits};
 use rooflet_artifact::remote::HubAccess;
 use rooflet_base::clock::Clock;
@@ -35,6 +22,18 @@ use rooflet_base::environment;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
+use rooflet_composition::anonymous::{AllowAnonymous, Transport};
+use rooflet_composition::listeners::BindError;
+use rooflet_composition::low_priority::LowPriorityRuntime;
+use rooflet_composition::own_log;
+use rooflet_composition::page_options::PageOptions;
+use rooflet_composition::process_kubeconfigs;
+use rooflet_composition::server;
+use rooflet_composition::server::{Role, ServerConfig, StartServerError};
+use rooflet_composition::shutdown;
+use rooflet_composition::simulated::fleet::{self, SimulatedFleet};
+use rooflet_composition::tls_files::TlsFiles;
+use rooflet_composition::token_issuers;
 use rooflet_gateway::{AccessLog, GatewayAccess};
 use rooflet_host::{Host, sleep};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
@@ -246,7 +245,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(fleet) = &fleet {
         let runtime = LowPriorityRuntime::start().context("starting the threads of the simulated Macs")?;
         let runtime = agents.insert(runtime);
-        runtime.wrap(simulated_fleet::start(fleet, &tasks)).await?;
+        runtime.wrap(fleet::start(fleet, &tasks)).await?;
     }
     server::wait(&tasks)
         .await

@@ -1,5 +1,6 @@
 //! `rooflet worker`
 
+mod memory_budget;
 pub(crate) mod render_template;
 
 use std::net::SocketAddr;
@@ -11,15 +12,15 @@ use tracing::warn;
 
 use super::Failure;
 use super::ui::duration::duration;
-use crate::node::anonymous::AllowAnonymous;
-use crate::node::tls_files::TlsFiles;
-use crate::node::{shutdown, traces};
 use rooflet_api::wire::TerminationMessage;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_base::quantity;
 use rooflet_base::task::Tasks;
 use rooflet_base::units::Bytes;
+use rooflet_composition::anonymous::AllowAnonymous;
+use rooflet_composition::tls_files::TlsFiles;
+use rooflet_composition::{shutdown, traces};
 use rooflet_inference_api::openai::origins::AllowedOrigins;
 use rooflet_pki::CertificateMetrics;
 use rooflet_worker as worker;

@@ -11,10 +11,10 @@ use sysinfo::System;
 use self::models::{SHAPES, Shape};
 use crate::cli::ui::digits::three_digits;
 use crate::cli::{Failure, fit, ui};
-use crate::node::shutdown;
 use rooflet_api::wire::ProbeReport;
 use rooflet_artifact::model_dir::ModelDir;
 use rooflet_base::task::Tasks;
+use rooflet_composition::shutdown;
 use rooflet_model::config::FloatType;
 use rooflet_model::kv_cache::KvBits;
 use rooflet_roofline::predict::{

@@ -10,10 +10,10 @@ use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::cli::ui::duration::seconds_within;
 use crate::cli::{Failure, ui};
-use crate::node::data_dir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{CertificateKind, SigningError, sign, with_token};
+use rooflet_composition::data_dir;
 use rooflet_launchd::Daemon;
 use rooflet_pki::kubeconfig;
 use rooflet_pki::kubeconfig::Credentials;

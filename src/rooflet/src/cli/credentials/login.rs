@@ -8,10 +8,10 @@ use http::Uri;
 
 use super::whoami::{self, Account};
 use crate::cli::{Failure, ui};
-use crate::node::data_dir;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{KubeconfigSource, server_of, with_token};
+use rooflet_composition::data_dir;
 use rooflet_pki::kubeconfig::{self, Credentials};
 use rooflet_pki::{AuthorityHash, DiscoverError, certificate_pem, discover, presented_authority};
 

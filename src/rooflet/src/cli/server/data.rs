@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::cli::{Failure, default_data_dir, directory, ui};
-use crate::node::data_dir;
-use crate::node::server::{SECRETS_KEY, STORE, store_config};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{KubeconfigSource, connect};
+use rooflet_composition::data_dir;
+use rooflet_composition::server::{SECRETS_KEY, STORE, store_config};
 use rooflet_store::{Contents, OpenStoreError, Store, StoreConfig, StoreLock};
 
 /// Files with keys, besides the store. The server creates missing ones.

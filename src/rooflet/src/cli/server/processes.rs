@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::cli::Failure;
-use crate::node::server::Role;
-use crate::node::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
+use rooflet_composition::server::Role;
+use rooflet_composition::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_web::WebListen;
 
 /// Interval of checks whether the API server accepts connections.

@@ -6,10 +6,10 @@ use anyhow::{Context, anyhow};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::cli::Failure;
-use crate::node::shutdown;
-use crate::node::simulated_worker::{SimulatedWorker, serve};
 use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
+use rooflet_composition::shutdown;
+use rooflet_composition::simulated::worker::{SimulatedWorker, serve};
 use rooflet_simulation::{Scenario, machines};
 
 /// Arguments of `rooflet simulated-worker`.

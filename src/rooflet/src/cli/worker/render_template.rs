@@ -8,8 +8,8 @@ use std::io::Read;
 use anyhow::Context;
 use nix::sys::resource::{Resource, setrlimit};
 
+use super::memory_budget;
 use crate::cli::ui;
-use crate::node::memory_budget;
 use rooflet_text::template::render_job;
 use rooflet_worker::RenderedTemplate;
 

@@ -5,12 +5,12 @@ use camino::Utf8Path;
 use serde_json::json;
 
 use crate::cli::{Failure, ui};
-use crate::node::data_dir;
 use rooflet_agent::TOKEN_LIFETIME;
 use rooflet_api::meta::NODE_ANNOTATION;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
 use rooflet_client::{BoundToken, PassedKubeconfig};
+use rooflet_composition::data_dir;
 use rooflet_pki::certificate_pem;
 use rooflet_pki::kubeconfig::{self, Credentials};
 use rooflet_trust::{KUBECONFIG_FILE, Membership};

@@ -6,12 +6,11 @@ use rooflet_base::task::Tasks;
 use rooflet_telemetry::trace::Tracer;
 
 /// Timeout of the last export when a process stops.
-#[cfg(feature = "mlx")]
-pub(crate) const LAST_EXPORT: std::time::Duration = std::time::Duration::from_secs(3);
+pub const LAST_EXPORT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Returns a tracer that exports spans according to the `OTEL_*` variables until `stop`.
 #[cfg(feature = "otlp")]
-pub(crate) fn start(service: &str, stop: CancellationToken, tasks: &Tasks) -> Tracer {
+pub fn start(service: &str, stop: CancellationToken, tasks: &Tasks) -> Tracer {
     rooflet_telemetry::otlp::start(service, rooflet_base::clock::Clock::System, stop, tasks)
 }
 

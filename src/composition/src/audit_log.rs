@@ -23,7 +23,7 @@ const MAX_WAITING: usize = 10_000;
 const MAX_BATCH: usize = 256;
 
 /// Sender of events to the file.
-pub(crate) struct AuditLog {
+pub struct AuditLog {
     events_tx: mpsc::Sender<Value>,
     dropped: Arc<AtomicU64>,
 }
@@ -38,7 +38,7 @@ impl AuditSink for AuditLog {
 
 impl AuditLog {
     /// Returns a receiver of denied requests that writes to a file until `tasks` stop.
-    pub(crate) fn of_denials(path: &Utf8Path, tasks: &Tasks) -> DenialAudit {
+    pub fn of_denials(path: &Utf8Path, tasks: &Tasks) -> DenialAudit {
         let log = Self::start(path, tasks);
         DenialAudit::new(move |event| log.record(event))
     }

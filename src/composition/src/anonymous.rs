@@ -6,7 +6,7 @@ use tracing::warn;
 
 /// Consent to serve other machines.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(crate) struct AllowAnonymous {
+pub struct AllowAnonymous {
     /// Serve other machines although requests need no key, and are not encrypted unless the
     /// listener has a certificate. Required to listen on an address other than loopback, except
     /// for a gateway with HTTPS that requires keys, and for the agent of a node that has joined
@@ -17,7 +17,7 @@ pub(crate) struct AllowAnonymous {
 
 /// Encryption of a listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub enum Transport {
     Plain,
     Tls,
     /// Plain HTTP, and every request needs a session.
@@ -52,7 +52,7 @@ impl Transport {
     transport.missing(),
     transport.remedy()
 )]
-pub(crate) struct ExposedError {
+pub struct ExposedError {
     flag: &'static str,
     address: SocketAddr,
     transport: Transport,
@@ -60,12 +60,12 @@ pub(crate) struct ExposedError {
 
 impl AllowAnonymous {
     /// Returns whether the flag is set.
-    pub(crate) fn is_given(self) -> bool {
+    pub fn is_given(self) -> bool {
         self.allow_anonymous
     }
 
     /// Checks that other machines reach `address` only with consent. Logs a warning if they do.
-    pub(crate) fn check(
+    pub fn check(
         self,
         flag: &'static str,
         address: SocketAddr,

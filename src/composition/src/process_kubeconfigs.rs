@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(60);
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Returns the path of the gateway's kubeconfig in the server's data directory.
-pub(crate) fn of_gateway(data_dir: &Utf8Path) -> Utf8PathBuf {
+pub fn of_gateway(data_dir: &Utf8Path) -> Utf8PathBuf {
     data_dir.join("gateway.kubeconfig")
 }
 
@@ -36,7 +36,7 @@ pub(super) type WriteKubeconfig = Box<dyn Fn(&str) -> Result<(), WriteKubeconfig
 
 /// Error of writing a kubeconfig.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ProcessKubeconfigError {
+pub enum ProcessKubeconfigError {
     #[error("issuing the client certificate")]
     Issue(#[from] IssueClientError),
     #[error(transparent)]

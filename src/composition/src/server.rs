@@ -56,16 +56,16 @@ use rooflet_web::{GatewayAddress, HistorySource, WebConfig};
 const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// File of the store in the data directory.
-pub(crate) const STORE: &str = "store.redb";
+pub const STORE: &str = "store.redb";
 /// Default file of the key of Secrets in the data directory.
-pub(crate) const SECRETS_KEY: &str = "secrets-key";
+pub const SECRETS_KEY: &str = "secrets-key";
 
 /// File in the data directory: denied uses of API keys.
 const GATEWAY_AUDIT: &str = "gateway-audit.log";
 
 /// Role of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Role {
+pub enum Role {
     /// The embedded API server and its store.
     Apiserver,
     /// Deployments, scheduling, node lifecycle.
@@ -78,48 +78,48 @@ pub(crate) enum Role {
 
 /// Configuration of the control plane.
 #[derive(Debug)]
-pub(crate) struct ServerConfig {
-    pub(crate) data_dir: Utf8PathBuf,
-    pub(crate) listen: SocketAddr,
+pub struct ServerConfig {
+    pub data_dir: Utf8PathBuf,
+    pub listen: SocketAddr,
     /// Additional names and addresses in the API server's certificate.
-    pub(crate) tls_sans: Vec<String>,
-    pub(crate) gateway_listen: SocketAddr,
+    pub tls_sans: Vec<String>,
+    pub gateway_listen: SocketAddr,
     /// Address of the web page, for servers with the role web.
-    pub(crate) web_listen: Option<SocketAddr>,
-    pub(crate) page: PageOptions,
+    pub web_listen: Option<SocketAddr>,
+    pub page: PageOptions,
     /// Address of health and metrics.
-    pub(crate) metrics_listen: Option<SocketAddr>,
-    pub(crate) kubeconfig_out: Utf8PathBuf,
-    pub(crate) roles: Vec<Role>,
+    pub metrics_listen: Option<SocketAddr>,
+    pub kubeconfig_out: Utf8PathBuf,
+    pub roles: Vec<Role>,
     /// True if the data directory has the authority of this fleet, although another process serves
     /// the API.
-    pub(crate) has_local_authority: bool,
+    pub has_local_authority: bool,
     /// Limits of concurrent requests to the API server.
-    pub(crate) in_flight: InFlightLimits,
+    pub in_flight: InFlightLimits,
     /// External issuers of tokens for the API server.
-    pub(crate) issuers: Vec<TokenIssuer>,
+    pub issuers: Vec<TokenIssuer>,
     /// Requests to the API server that are recorded in `audit.log`.
-    pub(crate) audit: Option<AuditPolicy>,
+    pub audit: Option<AuditPolicy>,
     /// Retention of events after they last occurred.
-    pub(crate) event_ttl: Duration,
+    pub event_ttl: Duration,
     /// Node-loss reserve: number of nodes whose replicas must fit on the remaining nodes.
-    pub(crate) reserve_node_failures: usize,
+    pub reserve_node_failures: usize,
     /// Access to the model hub of `hf://` sources.
-    pub(crate) hub: HubAccess,
+    pub hub: HubAccess,
     /// File of the key that encrypts Secrets. Default: in the data directory.
-    pub(crate) secrets_key: Option<Utf8PathBuf>,
+    pub secrets_key: Option<Utf8PathBuf>,
     /// True to encrypt all Secrets with a new key.
-    pub(crate) rotates_secrets_key: bool,
-    pub(crate) gateway_access: GatewayAccess,
+    pub rotates_secrets_key: bool,
+    pub gateway_access: GatewayAccess,
     /// Certificates that the metrics show.
-    pub(crate) certificates: CertificateMetrics,
+    pub certificates: CertificateMetrics,
     /// Another API server, for processes without the role apiserver.
-    pub(crate) api_server: Option<KubeconfigSource>,
+    pub api_server: Option<KubeconfigSource>,
 }
 
 /// Error that prevents the start of the control plane. No role is running when it is returned.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartServerError {
+pub enum StartServerError {
     #[error(
         "--roles without `apiserver` needs an API server: pass --kubeconfig, set KUBECONFIG, or run in a pod with a service account"
     )]
@@ -164,7 +164,7 @@ pub(crate) enum StartServerError {
 
 impl StartServerError {
     /// Returns the exit status for the error.
-    pub(crate) fn status(&self) -> ExitStatus {
+    pub fn status(&self) -> ExitStatus {
         match self {
             Self::NoApiServer => ExitStatus::Usage,
             Self::Bind(BindError::InUse { .. }) | Self::Store(OpenStoreError::InUse { .. }) => {
@@ -190,7 +190,7 @@ impl StartServerError {
 }
 
 /// Starts the roles. Returns when all of them serve. They end with `tasks`.
-pub(crate) async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServerError> {
+pub async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServerError> {
     let has = |role| config.roles.contains(&role);
     if !has(Role::Apiserver) && config.api_server.is_none() {
         return Err(StartServerError::NoApiServer);
@@ -410,7 +410,7 @@ struct StartedApiServer {
 }
 
 /// Returns the configuration of the store in a data directory.
-pub(crate) fn store_config(
+pub fn store_config(
     data_dir: &Utf8Path,
     secrets_key: &Utf8Path,
     rotates_secrets_key: bool,
@@ -585,7 +585,7 @@ fn serving_names(listen: IpAddr, extra: Vec<String>, here: impl FnOnce() -> Mach
 }
 
 /// Waits until the control plane has stopped.
-pub(crate) async fn wait(tasks: &Tasks) -> Result<(), TasksError> {
+pub async fn wait(tasks: &Tasks) -> Result<(), TasksError> {
     tasks.join(STOP_GRACE).await
 }
 

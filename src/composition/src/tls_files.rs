@@ -11,7 +11,7 @@ use rooflet_pki::{CertificateFiles, CertificateFilesError, CertificateMetrics, M
 
 /// Files of a serving certificate.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct TlsFiles {
+pub struct TlsFiles {
     /// Serve HTTPS with the certificate in this PEM file, followed by intermediate certificates. The
     /// file is loaded again when it changes.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -23,7 +23,7 @@ pub(crate) struct TlsFiles {
 
 /// Error of the files.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsFilesError {
+pub enum TlsFilesError {
     #[error("--tls-cert, --tls-key")]
     Files(#[from] CertificateFilesError),
     #[error("--tls-cert")]
@@ -32,7 +32,7 @@ pub(crate) enum TlsFilesError {
 
 impl TlsFiles {
     /// Returns the encryption of a listener that only these files encrypt.
-    pub(crate) fn transport(&self) -> Transport {
+    pub fn transport(&self) -> Transport {
         match self.tls_cert {
             Some(_) => Transport::Tls,
             None => Transport::Plain,
@@ -40,7 +40,7 @@ impl TlsFiles {
     }
 
     /// Returns the TLS configuration, if files are set. `metrics` then shows the certificate.
-    pub(crate) fn load(
+    pub fn load(
         &self,
         clock: &Clock,
         metrics: &CertificateMetrics,

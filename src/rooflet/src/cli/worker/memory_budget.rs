@@ -76,7 +76,7 @@ unsafe impl GlobalAlloc for Budgeted {
 
 /// Limits the memory that this process allocates from now on. The process exits with [`MEMORY_EXCEEDED`] if it
 /// allocates more.
-pub(crate) fn limit(bytes: usize) {
+pub(super) fn limit(bytes: usize) {
     let bytes = isize::try_from(bytes).unwrap_or(isize::MAX);
     ALLOCATOR.limit.store(bytes, Ordering::Relaxed);
 }

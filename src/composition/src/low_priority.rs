@@ -13,10 +13,10 @@ use tokio_util::context::TokioContext;
 const NICE: i32 = 10;
 
 /// Runtime whose threads have a lower priority. Dropping it does not wait for its tasks.
-pub(crate) struct LowPriorityRuntime(Option<Runtime>);
+pub struct LowPriorityRuntime(Option<Runtime>);
 
 impl LowPriorityRuntime {
-    pub(crate) fn start() -> io::Result<Self> {
+    pub fn start() -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .thread_name("simulated-macs")
             .on_thread_start(lower_priority)
@@ -27,7 +27,7 @@ impl LowPriorityRuntime {
 
     /// Returns a future whose tasks, timers and sockets belong to this runtime. The caller's runtime
     /// polls the future itself.
-    pub(crate) fn wrap<F: Future>(&self, future: F) -> TokioContext<F> {
+    pub fn wrap<F: Future>(&self, future: F) -> TokioContext<F> {
         let runtime = self.0.as_ref().expect("the runtime exists until it is dropped");
         TokioContext::new(future, runtime.handle().clone())
     }

@@ -9,7 +9,7 @@ use rooflet_base::error::ExitStatus;
 use rooflet_base::task::Tasks;
 
 /// Stops `tasks` at the first SIGTERM or SIGINT. A second signal exits the process immediately.
-pub(crate) fn on_signal(tasks: &Tasks) -> io::Result<()> {
+pub fn on_signal(tasks: &Tasks) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let set = tasks.clone();
@@ -32,7 +32,7 @@ pub(crate) fn on_signal(tasks: &Tasks) -> io::Result<()> {
 
 /// Stops `tasks` when standard input closes. A supervisor holds the other end of the pipe. The
 /// system closes it even if the supervisor is killed, on every Unix.
-pub(crate) fn on_stdin_end(tasks: &Tasks) -> io::Result<()> {
+pub fn on_stdin_end(tasks: &Tasks) -> io::Result<()> {
     let set = tasks.clone();
     // A separate thread, because a blocking read of standard input cannot be cancelled. It ends
     // with the process.

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::network_link::NetworkLink;
+use crate::network_link::NetworkLink;
 use rooflet_agent::{Agent, AgentConfig, StartAgentError};
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::clock::Clock;

@@ -10,7 +10,7 @@ const MODE: u32 = 0o700;
 
 /// Creates `path` and its missing parents with access for the owner only. Existing directories keep
 /// their mode, because the user may have granted access deliberately.
-pub(crate) fn create(path: &Utf8Path) -> io::Result<()> {
+pub fn create(path: &Utf8Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(path)
 }
 

@@ -16,7 +16,7 @@ use rooflet_web::{FleetObjects, Planner, PrometheusConfig, PrometheusUrl};
 
 /// Other servers from which the web page reads.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct PageOptions {
+pub struct PageOptions {
     /// URL of the gateway for the web page, such as `http://gateway:80`. Default: the gateway at
     /// --gateway-listen.
     #[arg(long, value_name = "URL")]

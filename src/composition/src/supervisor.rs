@@ -41,18 +41,18 @@ const LOG_TAIL_LINES: usize = 8;
 
 /// Child process to supervise.
 #[derive(Debug, Clone)]
-pub(crate) struct ChildSpec {
+pub struct ChildSpec {
     /// Display name.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Arguments after the program's own name.
-    pub(crate) args: Vec<OsString>,
+    pub args: Vec<OsString>,
     /// Log file for standard output and error. `None` if the child shares those of this process.
-    pub(crate) log: Option<Log>,
+    pub log: Option<Log>,
 }
 
 /// Event of a child process.
 #[derive(Debug)]
-pub(crate) enum ChildEvent {
+pub enum ChildEvent {
     /// The child exited and is restarted after a delay.
     Restarting {
         name: &'static str,
@@ -71,19 +71,14 @@ pub(crate) enum ChildEvent {
 }
 
 /// Supervised child process.
-pub(crate) struct Supervised {
+pub struct Supervised {
     stop: CancellationToken,
     stopped: oneshot::Receiver<()>,
 }
 
 impl Supervised {
     /// Supervises `spec`. Sends its events to `events`.
-    pub(crate) fn start(
-        spec: ChildSpec,
-        clock: Clock,
-        tasks: &Tasks,
-        events: mpsc::Sender<ChildEvent>,
-    ) -> Self {
+    pub fn start(spec: ChildSpec, clock: Clock, tasks: &Tasks, events: mpsc::Sender<ChildEvent>) -> Self {
         let stop = CancellationToken::new();
         let (stopped_tx, stopped) = oneshot::channel();
         let token = stop.clone();
@@ -95,7 +90,7 @@ impl Supervised {
     }
 
     /// Stops the child and waits for its exit.
-    pub(crate) async fn stop(self) {
+    pub async fn stop(self) {
         self.stop.cancel();
         drop(self.stopped.await);
     }

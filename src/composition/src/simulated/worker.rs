@@ -23,9 +23,9 @@ use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
-use super::simulated_answers::{CompletedRequest, RecentAnswers};
-use super::simulated_chip::Chip;
-use super::simulated_mac::Conditions;
+use super::answers::{CompletedRequest, RecentAnswers};
+use super::chip::Chip;
+use super::mac::Conditions;
 use rooflet_agent::models::ServableModel;
 use rooflet_api::wire::{EngineInfo, EngineMemory, ModelInfo, RequestCounts, WorkerPhase, WorkerStatus};
 use rooflet_base::clock::Clock;
@@ -47,19 +47,19 @@ const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Configuration of a simulated worker.
 #[derive(Debug, Clone)]
-pub(crate) struct SimulatedWorker {
-    pub(crate) socket: Utf8PathBuf,
-    pub(crate) name: String,
-    pub(crate) context_tokens: usize,
-    pub(crate) max_concurrency: usize,
-    pub(crate) grace: Duration,
+pub struct SimulatedWorker {
+    pub socket: Utf8PathBuf,
+    pub name: String,
+    pub context_tokens: usize,
+    pub max_concurrency: usize,
+    pub grace: Duration,
     /// File with the current slowdown.
-    pub(crate) conditions: Utf8PathBuf,
-    pub(crate) model: ServableModel,
+    pub conditions: Utf8PathBuf,
+    pub model: ServableModel,
     /// Factor by which the model is slower than predicted.
-    pub(crate) slower: f64,
-    pub(crate) hardware: Hardware,
-    pub(crate) disk_bytes_per_second: f64,
+    pub slower: f64,
+    pub hardware: Hardware,
+    pub disk_bytes_per_second: f64,
 }
 
 struct App {
@@ -95,7 +95,7 @@ impl App {
 
 /// Serves on its socket until `tasks` stop. Then finishes in-flight requests within the grace
 /// period.
-pub(crate) async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<()> {
+pub async fn serve(worker: SimulatedWorker, tasks: &Tasks) -> io::Result<()> {
     let listener = UnixListener::bind(&worker.socket)?;
     std::fs::set_permissions(&worker.socket, std::fs::Permissions::from_mode(0o600))?;
     let load = worker.model.served.cost.weights.resident().0 as f64 / worker.disk_bytes_per_second;

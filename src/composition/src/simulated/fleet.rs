@@ -2,15 +2,15 @@
 //!
 //! Each is the real agent with a fake host. It uses the real protocol to the API server, listens on
 //! its own port, and starts one process per replica:
-//! [`simulated_worker`](super::simulated_worker). All nodes have the label for simulated nodes.
+//! [`worker`](super::worker). All nodes have the label for simulated nodes.
 
 use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use tracing::info;
 
-use super::network_link::{self, NetworkLink};
-use super::simulated_mac::{self, NetworkLinks, SimulatedMac};
+use super::mac::{self, NetworkLinks, SimulatedMac};
+use crate::network_link::{self, NetworkLink};
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::{AgentConfig, SimulatedEngine, SimulatedMachine, StartAgentError};
 use rooflet_base::clock::Clock;
@@ -25,19 +25,19 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Simulated machines, and the directory of their agents' state.
 #[derive(Debug, Clone)]
-pub(crate) struct SimulatedFleet {
-    pub(crate) scenario: Scenario,
+pub struct SimulatedFleet {
+    pub scenario: Scenario,
     /// Scenario file, which workers read as well.
-    pub(crate) file: Utf8PathBuf,
-    pub(crate) state_dir: Utf8PathBuf,
-    pub(crate) api_server: KubeconfigSource,
+    pub file: Utf8PathBuf,
+    pub state_dir: Utf8PathBuf,
+    pub api_server: KubeconfigSource,
     /// Path of the rooflet binary.
-    pub(crate) program: Utf8PathBuf,
+    pub program: Utf8PathBuf,
 }
 
 /// Error of starting the simulated machines.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartFleetError {
+pub enum StartFleetError {
     #[error("creating the simulated fleet")]
     Scenario(#[from] ScenarioError),
     #[error("connecting to the API server")]
@@ -57,7 +57,7 @@ pub(crate) enum StartFleetError {
 }
 
 /// Starts an agent for every machine. The agents end with `tasks` and stop their workers.
-pub(crate) async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
+pub async fn start(fleet: &SimulatedFleet, tasks: &Tasks) -> Result<(), StartFleetError> {
     let machines = machines(&fleet.scenario)?;
     let client = connect(&fleet.api_server, &Clock::System).await?;
     let (count, faults) = (machines.len(), fleet.scenario.planned_faults());
@@ -147,7 +147,7 @@ fn config(fleet: &SimulatedFleet, machine: &Machine, conditions: &Utf8Path, endp
 
 fn worker_arguments(file: &Utf8Path, machine: &str, conditions: &Utf8Path) -> Vec<String> {
     [
-        simulated_mac::WORKER,
+        mac::WORKER,
         "--fleet",
         file.as_str(),
         "--machine",

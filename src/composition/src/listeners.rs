@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 /// Error of binding a port.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BindError {
+pub enum BindError {
     #[error(
         "{flag} {address}: the port is in use by another process; stop that process or choose another port (0 selects a free port)"
     )]
@@ -22,7 +22,7 @@ pub(crate) enum BindError {
 }
 
 impl BindError {
-    pub(crate) fn new(flag: &'static str, address: SocketAddr, err: io::Error) -> Self {
+    pub fn new(flag: &'static str, address: SocketAddr, err: io::Error) -> Self {
         if err.kind() == io::ErrorKind::AddrInUse {
             Self::InUse { flag, address }
         } else {
@@ -32,7 +32,7 @@ impl BindError {
 }
 
 /// Binds `address`, the value of `flag`.
-pub(crate) async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
+pub async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
     TcpListener::bind(address)
         .await
         .map_err(|err| BindError::new(flag, address, err))

@@ -22,7 +22,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Error of the file.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadIssuersError {
+pub enum LoadIssuersError {
     #[error("reading `{path}`")]
     Read {
         path: Utf8PathBuf,
@@ -40,7 +40,7 @@ pub(crate) enum LoadIssuersError {
 }
 
 /// Reads the issuers of an `AuthenticationConfiguration`.
-pub(crate) fn load(path: &Utf8Path) -> Result<Vec<TokenIssuer>, LoadIssuersError> {
+pub fn load(path: &Utf8Path) -> Result<Vec<TokenIssuer>, LoadIssuersError> {
     let path = path.to_owned();
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,

@@ -13,7 +13,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// Limits the file behind standard error to [`MAX_LOG_BYTES`] and one rotated file of this size,
 /// until `tasks` stop. Does nothing if standard error is not a file opened for appending.
-pub(crate) fn limit(tasks: &Tasks) {
+pub fn limit(tasks: &Tasks) {
     let Some(log) = Log::redirected(std::io::stderr()) else {
         return;
     };
