@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::cluster::KubernetesCluster;
 use crate::harness::{Cluster, Kubectl, Output, Process, Scratch, eventually, repository, rooflet};
@@ -55,6 +55,7 @@ fn check_all(kubectl: &Kubectl) {
     client_side_apply_is_taken_over(kubectl);
     object_without_owners_is_taken_over(kubectl);
     apply_set_is_pruned(kubectl);
+    stored_steps_stay_updatable(kubectl);
 }
 
 /// Returns the manifests of rooflet's kinds below `examples`.
@@ -307,4 +308,59 @@ fn apply_set_is_pruned(kubectl: &Kubectl) {
     assert_eq!(left, "configmap/kept\nmodeldeployment.rooflet.dev/member\n");
     kubectl.run("delete mdep member").ok();
     kubectl.run("delete cm kept set").ok();
+}
+
+/// Rules of `spec.strategy` in the definition of ModelDeployments, as a JSON pointer.
+const STRATEGY_RULES: &str =
+    "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/strategy/x-kubernetes-validations";
+
+/// A deployment from before the rule on canary steps, which it breaks, can be changed except for its steps.
+fn stored_steps_stay_updatable(kubectl: &Kubectl) {
+    let definition = kubectl
+        .json("crd modeldeployments.rooflet.dev")
+        .expect("the definition");
+    let rules = definition.pointer(STRATEGY_RULES).expect("rules").clone();
+    let set_rules = |operation: Value| {
+        let patch = Value::Array(vec![operation]).to_string();
+        let args = [
+            "patch",
+            "crd",
+            "modeldeployments.rooflet.dev",
+            "--type=json",
+            "-p",
+            &patch,
+        ];
+        kubectl.run_with(&args, "").ok();
+    };
+    let with_steps = |name: &str| {
+        let steps = "[{setWeight: 100}, {setWeight: 50}, {analysis: {}}]";
+        deployment(
+            name,
+            &format!("  replicas: 0\n  strategy: {{type: Canary, canary: {{steps: {steps}}}}}\n"),
+        )
+    };
+    set_rules(json!({"op": "remove", "path": STRATEGY_RULES}));
+    eventually("a deployment without the rule", || {
+        let created = kubectl.run_with(&["create", "-f", "-"], &with_steps("stored"));
+        created.success.then_some(()).ok_or(created.stderr)
+    });
+    set_rules(json!({"op": "add", "path": STRATEGY_RULES, "value": rules}));
+    eventually("the rule", || {
+        let dry = ["create", "--dry-run=server", "-f", "-"];
+        let refused = kubectl.run_with(&dry, &with_steps("new"));
+        match refused.stderr.contains("it must follow a setWeight below 100") {
+            true => Ok(()),
+            false => Err(refused.stderr),
+        }
+    });
+    let patch = |text: &str| kubectl.run_with(&["patch", "mdep", "stored", "--type=merge", "-p", text], "");
+    kubectl.run("label mdep stored checked=yes").ok();
+    patch(r#"{"spec": {"serving": {"contextTokens": 1024}}}"#).ok();
+    let steps = r#"{"spec": {"strategy": {"canary": {"steps": [{"setWeight": 100}, {"analysis": {}}]}}}}"#;
+    let refused = patch(steps).expect_failure();
+    assert!(
+        refused.contains("it must follow a setWeight below 100"),
+        "{refused}"
+    );
+    kubectl.run("delete mdep stored --timeout=60s").ok();
 }
