@@ -109,6 +109,12 @@ fn documents_of_a_kind_equal_those_of_kube_apiserver() {
     };
     let expected: BTreeSet<String> = theirs_index.iter().filter(is_served).cloned().collect();
     assert_eq!(ours_index, expected, "paths of /openapi/v3");
+    let [theirs_v2, ours_v2] = both.map(|kubectl| part_of(kubectl, "v2", "/paths"));
+    for (_, path) in DOCUMENTS {
+        // The order of media types differs.
+        let [theirs, ours] = [&theirs_v2, &ours_v2].map(|paths| without_defaults(&paths[path]));
+        assert_eq!(ours, theirs, "{path} of /openapi/v2");
+    }
     for words in [
         "gadgets",
         "gadgets.spec",
