@@ -141,9 +141,14 @@ impl KubernetesCluster {
 
     /// Writes the kubeconfig of a ServiceAccount in the namespace of the release.
     pub(super) fn service_account_kubeconfig(&self, account: &str) -> PathBuf {
-        let path = self.scratch.join(&format!("{account}.kubeconfig"));
+        self.kubeconfig_with(account, &self.token(account))
+    }
+
+    /// Writes a kubeconfig with a token.
+    pub(super) fn kubeconfig_with(&self, name: &str, token: &str) -> PathBuf {
+        let path = self.scratch.join(&format!("{name}.kubeconfig"));
         let certificate = self.scratch.join("certificates/apiserver.crt");
-        write_kubeconfig(&path, self.port, &certificate, &self.token(account));
+        write_kubeconfig(&path, self.port, &certificate, token);
         path
     }
 

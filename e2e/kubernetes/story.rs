@@ -22,6 +22,7 @@ fn fleet_runs_with_the_permissions_of_the_chart() {
         return;
     };
     missing_chart_is_reported_once(&cluster);
+    missing_permission_on_the_lease_is_reported_once(&cluster);
 
     let controllers = ["controller-a", "controller-b"].map(|name| Pod::start(&cluster, "controller", name));
     let gateway = Pod::start(&cluster, "gateway", "gateway");
@@ -90,6 +91,32 @@ fn missing_chart_is_reported_once(cluster: &KubernetesCluster) {
         assert_eq!(reported, 1, "{kind}\n{log}");
     }
     assert!(early.terminate().success(), "{}", early.log());
+}
+
+/// Starts a controller that may read everything but may not write its Lease.
+fn missing_permission_on_the_lease_is_reported_once(cluster: &KubernetesCluster) {
+    let token = token_with_role(cluster, "reader", "view");
+    let kubeconfig = cluster.kubeconfig_with("reader", &token);
+    let args = [
+        "server".to_owned(),
+        "--roles=controller".to_owned(),
+        format!("--kubeconfig={}", kubeconfig.display()),
+    ];
+    let mut reader = Process::start(args, &cluster.scratch.join("reader.log"));
+    let remedy = "install the chart, which grants `get`, `create` and `update` on the Lease kube-system/rooflet-controller";
+    eventually("a report of the missing permission", || {
+        match reader.log().lines().filter(|line| line.contains(remedy)).count() {
+            1 => Ok(()),
+            _ => Err(reader.log()),
+        }
+    });
+    assert!(reader.terminate().success(), "{}", reader.log());
+    let log = reader.log();
+    assert_eq!(
+        log.lines().filter(|line| line.contains(remedy)).count(),
+        1,
+        "{log}"
+    );
 }
 
 /// Creates a ServiceAccount with a ClusterRole. Returns its token.
