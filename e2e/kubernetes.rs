@@ -14,5 +14,6 @@ mod helm;
 mod node_tokens;
 mod openapi;
 mod releases;
+mod roles;
 mod story;
 mod upstream;
