@@ -1,14 +1,17 @@
 //! Linux: lets the binary and the tests find the libmlx.so that `cargo xtask setup` prepared.
 //! macOS: copies MLX's Metal kernels beside the binary.
 
-use std::path::Path;
-use std::{env, fs, io};
+use std::{env, fs, io, path::Path, process::Command};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     // From the build script of rooflet-mlx; absent on a Mac and in a build without the engine.
     if let Ok(libdir) = env::var("DEP_ROOFLET_MLX_LIBDIR") {
         println!("cargo::rustc-link-arg=-Wl,-rpath,{libdir}");
+    }
+    let glibc = Command::new("getconf").arg("GNU_LIBC_VERSION").output();
+    if env::var("HOST") == env::var("TARGET") && glibc.is_ok_and(|it| it.stdout >= b"glibc 2.36".to_vec()) {
+        println!("cargo::rustc-link-arg=-Wl,-z,pack-relative-relocs");
     }
     // Absent on Linux.
     if let (Ok(metallib), Ok(out)) = (env::var("DEP_ROOFLET_MLX_METALLIB"), env::var("OUT_DIR")) {
