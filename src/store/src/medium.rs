@@ -20,7 +20,7 @@ use rooflet_base::file::if_there;
 use rooflet_base::mutex::lock;
 
 /// Cache size of redb. Small, because all current records are in memory; only writes use it.
-const CACHE_BYTES: usize = 16 << 20;
+const CACHE_BYTES: usize = 4 << 20;
 const MAGIC: &[u8] = b"redb";
 /// Mode of the files: readable by the owner only, because values include Secrets.
 const MODE: u32 = 0o600;

@@ -496,5 +496,22 @@ fn evaluate(
 
 /// Runs a caller's encoder. A panic fails only this write instead of ending the writer thread.
 fn encode(key: &Key, encoder: impl FnOnce() -> Bytes) -> Result<Bytes, CommitError> {
-    catch_unwind(AssertUnwindSafe(encoder)).map_err(|_| CommitError::Encoder { key: key.clone() })
+    let encoded = catch_unwind(AssertUnwindSafe(encoder));
+    let encoded = encoded.map_err(|_| CommitError::Encoder { key: key.clone() })?;
+    // The state keeps values, and the buffer of an encoder is up to twice as large as its content.
+    Ok(Bytes::copy_from_slice(&encoded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_need_no_more_memory_than_their_length() {
+        let mut grown = Vec::with_capacity(4096);
+        grown.extend_from_slice(b"{}");
+        let value = encode(&Key::new("/k/1"), || Bytes::from(grown)).expect("the encoder succeeds");
+        let value = value.try_into_mut().expect("no other owner");
+        assert_eq!(value.capacity(), 2);
+    }
 }
