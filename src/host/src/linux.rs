@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::process::Command;
 
 use camino::Utf8Path;
@@ -230,6 +231,30 @@ pub(super) fn release_freed_memory() {
     }
 }
 
+/// Unmaps the pages of this program's code and of its libraries. The kernel maps a page again when its code
+/// runs, usually from the page cache.
+pub(super) fn release_code() {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for code in maps.lines().filter_map(code) {
+        let start = std::ptr::with_exposed_provenance_mut(code.start);
+        #[expect(unsafe_code, reason = "the kernel's interface is C")]
+        // SAFETY: the mapping is that of a file and not writable, so its pages are those of the file before
+        // and after the call.
+        unsafe {
+            nix::libc::madvise(start, code.len(), nix::libc::MADV_DONTNEED);
+        }
+    }
+}
+
+/// Returns the addresses of a line of `/proc/self/maps` (proc(5)) if it is executable and from a file.
+fn code(line: &str) -> Option<Range<usize>> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let is_code = fields.next()? == "r-xp" && fields.nth(3)?.starts_with('/');
+    let address = |text: &str| usize::from_str_radix(text, 16).ok();
+    is_code.then_some(address(start)?..address(end)?)
+}
+
 /// Returns `None`: rooflet does not prevent sleep of a development machine.
 pub(super) fn keep_awake() -> Option<Command> {
     None
@@ -255,6 +280,61 @@ mod tests {
         );
         assert_eq!(kind("/mnt-2").as_deref(), Some("ext4"));
         assert_eq!(file_system_of("", Utf8Path::new("/")), None);
+    }
+
+    #[test]
+    fn code_is_executable_and_from_a_file() {
+        // Lines of the example in proc(5), and of a program with an anonymous executable mapping.
+        assert_eq!(
+            code("00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/dbus-daemon"),
+            Some(0x0040_0000..0x0045_2000)
+        );
+        for other in [
+            "00651000-00652000 r--p 00051000 08:02 173521      /usr/bin/dbus-daemon",
+            "00652000-00655000 rw-p 00052000 08:02 173521      /usr/bin/dbus-daemon",
+            "7fffb2d48000-7fffb2d49000 r-xp 00000000 00:00 0   [vdso]",
+            "35b1a21000-35b1a22000 r-xp 00000000 00:00 0",
+        ] {
+            assert_eq!(code(other), None, "{other}");
+        }
+    }
+
+    /// Returns the resident size of this program's code, in KiB.
+    #[cfg(target_os = "linux")]
+    fn resident_code() -> u64 {
+        let maps = fs::read_to_string("/proc/self/smaps").expect("the mappings of this process");
+        let mut is_code = false;
+        let sizes = maps.lines().filter_map(|line| match line.strip_prefix("Rss:") {
+            Some(size) if is_code => size.trim().strip_suffix(" kB")?.parse::<u64>().ok(),
+            Some(_) => None,
+            None => {
+                // Other lines of a mapping start with a name and a colon.
+                let name = line.split(' ').next().unwrap_or_default();
+                if !name.ends_with(':') {
+                    is_code = code(line).is_some();
+                }
+                None
+            }
+        });
+        sizes.sum()
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn released_code_is_not_resident() {
+        let maps = fs::read_to_string("/proc/self/maps").expect("the mappings of this process");
+        for address in maps.lines().filter_map(code).flat_map(|code| code.step_by(4096)) {
+            let byte = std::ptr::with_exposed_provenance::<u8>(address);
+            #[expect(unsafe_code, reason = "code is read as data")]
+            // SAFETY: the address is that of a page that the process can read.
+            unsafe {
+                byte.read_volatile();
+            }
+        }
+        let before = resident_code();
+        release_code();
+        let after = resident_code();
+        assert!(after < before / 2, "{after} of {before} KiB");
     }
 
     #[test]

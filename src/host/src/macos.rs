@@ -250,6 +250,9 @@ pub(super) fn release_freed_memory() {
     debug!(bytes = released, "released freed memory");
 }
 
+/// Has no effect: the memory of a process on macOS does not include unchanged pages of files.
+pub(super) fn release_code() {}
+
 /// Raises the quality of service of this thread: the scheduler then prefers performance cores and
 /// shorter waits.
 pub(super) fn prioritise_thread() {
