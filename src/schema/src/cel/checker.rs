@@ -37,23 +37,6 @@ pub use {
     types::{Record, Type},
 };
 
-/// Type names that are variables.
-const TYPE_NAMES: [&str; 13] = [
-    "bool",
-    "bytes",
-    "double",
-    "google.protobuf.Duration",
-    "google.protobuf.Timestamp",
-    "int",
-    "list",
-    "map",
-    "null_type",
-    "optional_type",
-    "string",
-    "type",
-    "uint",
-];
-
 /// Maximum number of parts of a type. Each macro that builds a map of its variable doubles them.
 const PARTS_MAX: usize = 1_000;
 
@@ -238,8 +221,11 @@ impl<'d> Checker<'_, 'd> {
         if let Some(known) = known.or_else(|| self.environment.variable(name)) {
             return Some(known.clone());
         }
-        let is_type = TYPE_NAMES.contains(&name) || self.environment.has_literal(name);
-        is_type.then_some(Type::Meta)
+        let of = match self.environment.has_literal(name) {
+            true => Some(Type::Literal(name.into())),
+            false => type_of_name(name),
+        };
+        of.map(Type::meta)
     }
 
     fn variable(&mut self, part: u64, name: &str) -> Type<'d> {
@@ -261,7 +247,7 @@ impl<'d> Checker<'_, 'd> {
             self.undeclared(part, name);
             return Type::Error;
         };
-        let is_type = known == Type::Meta;
+        let is_type = matches!(known, Type::Meta(_));
         let is_literal = self.environment.has_literal(name) && is_type;
         let of = if is_literal {
             Type::Literal(name.into())
@@ -355,7 +341,7 @@ impl<'d> Checker<'_, 'd> {
             | Type::Bytes
             | Type::Timestamp
             | Type::Duration
-            | Type::Meta
+            | Type::Meta(_)
             | Type::List(_)
             | Type::Opaque(..) => {
                 let name = self.shown(&target);
@@ -593,7 +579,7 @@ impl<'d> Checker<'_, 'd> {
             | Type::Bytes
             | Type::Timestamp
             | Type::Duration
-            | Type::Meta
+            | Type::Meta(_)
             | Type::Library(_)
             | Type::Object(_)
             | Type::Record(_)
@@ -656,9 +642,30 @@ fn of_literal<'d>(literal: &LiteralValue) -> Type<'d> {
     }
 }
 
+/// Returns the type that a variable for a type stands for.
+fn type_of_name<'d>(name: &str) -> Option<Type<'d>> {
+    Some(match name {
+        "bool" => Type::Bool,
+        "bytes" => Type::Bytes,
+        "double" => Type::Double,
+        "google.protobuf.Duration" => Type::Duration,
+        "google.protobuf.Timestamp" => Type::Timestamp,
+        "int" => Type::Int,
+        "list" => Type::list(Type::Dyn),
+        "map" => Type::map(Type::Dyn, Type::Dyn),
+        "null_type" => Type::Null,
+        // The type of all optional values has no parameter.
+        "optional_type" => Type::Literal(name.into()),
+        "string" => Type::Text,
+        "type" => Type::Meta(None),
+        "uint" => Type::Uint,
+        _ => return None,
+    })
+}
+
 /// Returns the name of a type with a prefix, such as `google.protobuf.Duration`.
 pub(super) fn type_name(expr: &IdedExpr) -> Option<String> {
-    qualified(expr).filter(|name| name.contains('.') && TYPE_NAMES.contains(&name.as_str()))
+    qualified(expr).filter(|name| name.contains('.') && type_of_name(name).is_some())
 }
 
 /// Returns the text of a name such as `a.b`.

@@ -1,7 +1,7 @@
 //! Functions for rules: those of the crates, with replacements where Kubernetes behaves
 //! differently.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{cell::RefCell, cmp::Ordering, collections::HashMap};
 
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use kube_cel::{
 };
 use regex::Regex;
 
+use super::macros::SORT_BY_KEYS;
 use super::names::NEGATE;
 use super::{authorizer, budget, dynamic, message, pairs, shape, time_zone};
 use crate::pattern;
@@ -45,6 +46,7 @@ pub(super) fn context() -> Context<'static> {
     }
     context.add_function(NEGATE, negate);
     context.add_function("lists.range", range);
+    context.add_function(SORT_BY_KEYS, sort_by_keys);
     context.add_function("replace", replace);
     context.add_function("join", join);
     context.add_function("format.named", named_format);
@@ -301,4 +303,39 @@ fn range(count: i64) -> ResolveResult {
         .map(Cel::Int)
         .take(usize::try_from(count).unwrap_or_default());
     Ok(Cel::List(Arc::new(items.collect())))
+}
+
+/// Sorts a list by the list of the keys of its items, which must have one type.
+fn sort_by_keys(This(items): This<Arc<Vec<Cel>>>, keys: Arc<Vec<Cel>>) -> ResolveResult {
+    let failed = |text: &str| Err(ExecutionError::function_error("sortBy", text));
+    if keys.first().is_some_and(|first| compared(first, first).is_none()) {
+        return failed("list elements must be comparable");
+    }
+    if keys.windows(2).any(|pair| compared(&pair[0], &pair[1]).is_none()) {
+        return failed("list elements must have the same type");
+    }
+    let rounds = 1 + u64::from(keys.len().checked_ilog2().unwrap_or(0));
+    budget::charge(budget::size(&Cel::List(Arc::clone(&keys))).saturating_mul(rounds))?;
+    let mut sorted: Vec<(&Cel, &Cel)> = keys.iter().zip(items.iter()).collect();
+    sorted.sort_by(|(one, _), (other, _)| compared(one, other).unwrap_or(Ordering::Equal));
+    let sorted = sorted.into_iter().map(|(_, item)| item.clone());
+    Ok(Cel::List(Arc::new(sorted.collect())))
+}
+
+/// Compares two keys. Returns `None` if they have no order.
+fn compared(one: &Cel, other: &Cel) -> Option<Ordering> {
+    match (one, other) {
+        (Cel::Bool(one), Cel::Bool(other)) => Some(one.cmp(other)),
+        (Cel::Int(one), Cel::Int(other)) => Some(one.cmp(other)),
+        (Cel::UInt(one), Cel::UInt(other)) => Some(one.cmp(other)),
+        // NaN is not comparable, but the order must be total.
+        (Cel::Float(one), Cel::Float(other)) => {
+            Some(one.partial_cmp(other).unwrap_or_else(|| one.total_cmp(other)))
+        }
+        (Cel::String(one), Cel::String(other)) => Some(one.cmp(other)),
+        (Cel::Bytes(one), Cel::Bytes(other)) => Some(one.cmp(other)),
+        (Cel::Duration(one), Cel::Duration(other)) => Some(one.cmp(other)),
+        (Cel::Timestamp(one), Cel::Timestamp(other)) => Some(one.cmp(other)),
+        (_, _) => None,
+    }
 }

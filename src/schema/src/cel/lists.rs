@@ -11,6 +11,7 @@ use kube_cel::cel::{
 
 use super::{
     escape,
+    macros::SORT_BY_KEYS,
     names::{AMONG, SELECT},
     parts::parts_mut,
     shape::{MERGE, SAME, Shape},
@@ -317,7 +318,9 @@ impl<'n> Types<'n> {
                 self.of(optional).or(|| self.first(others))
             }
             ("first" | "last", Some(list), []) => self.of(list).item(),
-            ("distinct" | "reverse" | "slice" | "sort", Some(list), _) => self.of(list).item().listed(),
+            ("distinct" | "reverse" | "slice" | "sort" | SORT_BY_KEYS, Some(list), _) => {
+                self.of(list).item().listed()
+            }
             (_, _, _) => Type::Unknown,
         }
     }

@@ -1,11 +1,11 @@
-//! Macros that the `cel` crate does not expand: those with two variables, `optMap` and `optFlatMap`.
+//! Macros that the `cel` crate does not expand: those with two variables, `optMap`, `optFlatMap` and `sortBy`.
 //!
 //! The identifier of a new part has the identifier of the call in its lower half, which gives errors
 //! their place.
 
 use kube_cel::cel::{
     IdedExpr,
-    common::ast::{CallExpr, ComprehensionExpr, Expr, ListExpr, LiteralValue, MapExpr, operators},
+    common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, ListExpr, LiteralValue, MapExpr, operators},
 };
 
 use super::keywords::RESERVED;
@@ -15,8 +15,15 @@ use super::parts::parts_mut;
 pub(super) const ACCUMULATOR: &str = "@result";
 /// Variable of a comprehension without items.
 const UNUSED: &str = "#unused";
+/// Sorts a list by the list of the keys of its items.
+pub(super) const SORT_BY_KEYS: &str = "@sortByAssociatedKeys";
+/// Variable for the list that `sortBy` sorts.
+const SORTED: &str = "@__sortBy_input__";
 /// Adds entries to a map: those of another map, or a key and a value.
 pub(super) const MAP_INSERT: &str = "cel.@mapInsert";
+
+/// Error of a name in backticks: at the first field of an object literal, or at the name of a selected field.
+pub(super) const QUOTED_NAME: &str = "unsupported syntax: '`'";
 
 /// Part of the expression and the reason why it is rejected.
 type Problem = (u64, String);
@@ -58,11 +65,8 @@ impl Expander {
         }
         if let Expr::Ident(name) = &expr.expr {
             self.check_name(expr.id, name);
-        } else if let Expr::Select(select) = &expr.expr
-            && select.field.starts_with('`')
-        {
-            self.problems
-                .push((expr.id, "unsupported syntax: '`'".to_owned()));
+        } else if has_quoted_name(&expr.expr) {
+            self.problems.push((expr.id, QUOTED_NAME.to_owned()));
         }
         let Expr::Call(call) = &mut expr.expr else { return };
         if call.target.is_none() {
@@ -80,6 +84,10 @@ impl Expander {
             ("optMap" | "optFlatMap", 2) if has_target => {
                 let call = std::mem::take(call);
                 self.of_optional(expr.id, call)
+            }
+            ("sortBy", 2) if has_target => {
+                let call = std::mem::take(call);
+                self.sort_by(expr.id, call)
             }
             _ => return,
         };
@@ -247,22 +255,68 @@ impl Expander {
         };
         let value = method("value", copy, Vec::new());
         let has_value = method("hasValue", target, Vec::new());
-        let bound = ComprehensionExpr {
-            iter_range: self.part(at, Expr::List(ListExpr::new(Vec::new()))),
-            iter_var: UNUSED.to_owned(),
-            iter_var2: None,
-            accu_var: name.clone(),
-            accu_init: value,
-            loop_cond: self.part(at, boolean(false)),
-            loop_step: self.part(at, Expr::Ident(name.clone())),
-            result: body,
-        };
-        let mut result = self.part(at, Expr::Comprehension(Box::new(bound)));
+        let bound = self.bind(at, name, value, body);
+        let mut result = self.part(at, bound);
         if func_name == "optMap" {
             result = self.of_optional_type(at, "of", vec![result]);
         }
         let none = self.of_optional_type(at, "none", Vec::new());
         Ok(operation(operators::CONDITIONAL, vec![has_value, result, none]))
+    }
+
+    /// Returns `result` with a variable of this value.
+    fn bind(&mut self, at: u64, name: &str, value: IdedExpr, result: IdedExpr) -> Expr {
+        Expr::Comprehension(Box::new(ComprehensionExpr {
+            iter_range: self.part(at, Expr::List(ListExpr::new(Vec::new()))),
+            iter_var: UNUSED.to_owned(),
+            iter_var2: None,
+            accu_var: name.to_owned(),
+            accu_init: value,
+            loop_cond: self.part(at, boolean(false)),
+            loop_step: self.part(at, Expr::Ident(name.to_owned())),
+            result,
+        }))
+    }
+
+    /// Expands `sortBy`: sorts a list by the results of `map` with the same variable and expression.
+    fn sort_by(&mut self, at: u64, call: CallExpr) -> Result<Expr, Problem> {
+        let list = call.target.map_or_else(IdedExpr::default, |target| *target);
+        if let Expr::Literal(_) | Expr::Map(_) | Expr::Struct(_) = &list.expr {
+            let text =
+                "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
+            return Err((list.id, text.to_owned()));
+        }
+        let mut args = call.args;
+        let key = args.pop().unwrap_or_default();
+        let Expr::Ident(variable) = &args[0].expr else {
+            return Err((args[0].id, "argument is not an identifier".to_owned()));
+        };
+        if variable == ACCUMULATOR || variable == "__result__" {
+            let text = "iteration variable overwrites accumulator variable";
+            return Err((args[0].id, text.to_owned()));
+        }
+        let mut input = || self.part(at, Expr::Ident(SORTED.to_owned()));
+        let (range, target) = (input(), input());
+        let keys = self.part(at, Expr::List(ListExpr::new(vec![key])));
+        let added = vec![self.accumulator(at), keys];
+        let keys = ComprehensionExpr {
+            iter_range: range,
+            iter_var: variable.clone(),
+            iter_var2: None,
+            accu_var: ACCUMULATOR.to_owned(),
+            accu_init: self.part(at, Expr::List(ListExpr::new(Vec::new()))),
+            loop_cond: self.part(at, boolean(true)),
+            loop_step: self.part(at, operation(operators::ADD, added)),
+            result: self.accumulator(at),
+        };
+        let keys = self.part(at, Expr::Comprehension(Box::new(keys)));
+        let sorted = CallExpr {
+            func_name: SORT_BY_KEYS.to_owned(),
+            target: Some(Box::new(target)),
+            args: vec![keys],
+        };
+        let sorted = self.part(at, Expr::Call(sorted));
+        Ok(self.bind(at, SORTED, list, sorted))
     }
 
     fn of_optional_type(&mut self, at: u64, function: &str, args: Vec<IdedExpr>) -> IdedExpr {
@@ -273,6 +327,18 @@ impl Expander {
             args,
         };
         self.part(at, Expr::Call(call))
+    }
+}
+
+/// Returns true for a selection of a field, or for an object literal, with a name in backticks.
+fn has_quoted_name(expr: &Expr) -> bool {
+    if let Expr::Struct(literal) = expr {
+        let fields = literal.entries.iter();
+        fields
+            .map(|entry| &entry.expr)
+            .any(|entry| matches!(entry, EntryExpr::StructField(field) if field.field.starts_with('`')))
+    } else {
+        matches!(expr, Expr::Select(select) if select.field.starts_with('`'))
     }
 }
 

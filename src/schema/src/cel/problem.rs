@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube_cel::cel::{ParseErrors, common::ast::SourceInfo, parser::Parser};
 
-use super::macros::origin;
+use super::macros::{QUOTED_NAME, origin};
 
 /// Maximum number of problems in an error.
 const PROBLEMS_MAX: usize = 100;
@@ -47,12 +47,21 @@ pub(super) fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationErr
     let problems = errors.errors.iter().map(|err| Problem {
         line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
         column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
-        text: err.msg.clone(),
+        text: literal_as_field(&err.msg).unwrap_or_else(|| err.msg.clone()),
     });
     CompilationError {
         expression: source.to_owned(),
         problems: problems.collect(),
     }
+}
+
+/// Returns the error of `cel-go` for the selection of a field with the name of a literal, as in `a.true`. Its
+/// grammar differs from that of the crate.
+fn literal_as_field(message: &str) -> Option<String> {
+    let input = message.strip_prefix("Syntax error: no viable alternative at input '.")?;
+    let name = input.strip_suffix('\'')?;
+    let is_literal = ["true", "false", "null"].contains(&name);
+    is_literal.then(|| format!("Syntax error: mismatched input '{name}' expecting IDENTIFIER"))
 }
 
 /// Rejected expression. The text contains the position, the source line and a caret for each
@@ -78,9 +87,18 @@ impl CompilationError {
             let place = places.and_then(|places| places.offset_for(origin(part)));
             place.map_or(0, |(start, _)| start as usize)
         };
-        let problems = problems
-            .into_iter()
-            .map(|(part, text)| Problem::new(source, offset(part), text));
+        let problems = problems.into_iter().map(|(part, text)| {
+            let mut offset = offset(part);
+            if text == QUOTED_NAME {
+                let rest = source.get(offset..).unwrap_or_default();
+                let place = match rest.strip_prefix('{') {
+                    Some(fields) => rest.find(fields.trim_start()),
+                    None => rest.find('`'),
+                };
+                offset += place.unwrap_or_default();
+            }
+            Problem::new(source, offset, text)
+        });
         let mut problems: Vec<Problem> = problems.collect();
         problems.sort_by_key(|problem| (problem.line, problem.column));
         Self {

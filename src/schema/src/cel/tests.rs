@@ -381,6 +381,43 @@ fn names_are_escaped_like_in_kubernetes() {
     assert_eq!(escape("in"), "__in__");
 }
 
+#[test]
+fn lists_are_sorted_by_keys() {
+    let properties = json!({"name": {"type": "string"}, "score": {"type": "integer"}});
+    let players = json!({"type": "array", "items": {"type": "object", "properties": properties}});
+    let found = |rule: &str| {
+        let value = json!([{"name": "foo", "score": 0}, {"name": "bar", "score": -10}, {"name": "baz", "score": 1000}]);
+        causes(players.clone(), json!({"rule": rule}), value, None)
+    };
+    for rule in [
+        // From the documentation of cel-go.
+        "self.sortBy(e, e.score).map(e, e.name) == ['bar', 'foo', 'baz']",
+        "self.sortBy(e, -e.score)[0].name == 'baz'",
+        "[].sortBy(x, x) == [] && ['b', 'a'].sortBy(x, x) == ['a', 'b']",
+        "[1, 2, 3, 4].sortBy(x, x % 2 == 1) == [2, 4, 1, 3]",
+        "[2u, 1u].sortBy(x, x) == [1u, 2u] && [b'b', b'a'].sortBy(x, x) == [b'a', b'b']",
+        "[2, 3, 1].sortBy(x, double(x) / 2.0) == [1, 2, 3]",
+        "['2h', '1h'].sortBy(x, duration(x)) == ['1h', '2h']",
+        "['2026', '2025'].sortBy(y, timestamp(y + '-01-01T00:00:00Z')) == ['2025', '2026']",
+        "[[3, 1], [2]].sortBy(x, x.sortBy(y, y)[0]) == [[3, 1], [2]]",
+    ] {
+        assert_eq!(found(rule), Vec::<String>::new(), "{rule}");
+    }
+    for (rule, error) in [
+        (
+            "[dyn(1), 'a'].sortBy(x, x) == []",
+            "list elements must have the same type",
+        ),
+        (
+            "[dyn([1])].sortBy(x, x) == []",
+            "list elements must be comparable",
+        ),
+    ] {
+        let found = found(rule);
+        assert!(found.len() == 1 && found[0].contains(error), "{rule}: {found:?}");
+    }
+}
+
 fn numbers() -> Value {
     json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "integer"}},
         "t": {"type": "array", "items": {"type": "string"}}}})

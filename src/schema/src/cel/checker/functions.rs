@@ -111,7 +111,7 @@ fn type_named(rest: &mut &'static str) -> Type<'static> {
         ("timestamp", []) => Type::Timestamp,
         ("duration", []) => Type::Duration,
         ("dyn", []) => Type::Dyn,
-        ("type", []) => Type::Meta,
+        ("type", [of]) => Type::meta(of.clone()),
         ("list", [item]) => Type::list(item.clone()),
         ("map", [key, value]) => Type::map(key.clone(), value.clone()),
         ("optional", [content]) => Type::optional(content.clone()),

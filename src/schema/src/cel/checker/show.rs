@@ -26,7 +26,8 @@ pub(super) fn shown(of: &Type<'_>, roots: &[Root<'_>]) -> String {
         Type::Bytes => "bytes",
         Type::Timestamp => "timestamp",
         Type::Duration => "duration",
-        Type::Meta => "type",
+        Type::Meta(None) => "type",
+        Type::Meta(Some(of)) => return parameters("type", &[of]),
         Type::Library("Format") => "kubernetes.NamedFormat",
         Type::Library(name) => return format!("kubernetes.{name}"),
         Type::Object(object) => return name_of(*object, roots),
@@ -69,6 +70,7 @@ impl fmt::Display for Type<'_> {
             Self::List(item) => write!(f, "list({item})"),
             Self::Map(entry) => write!(f, "map({}, {})", entry.0, entry.1),
             Self::Opaque(OPTIONAL, Some(content)) => write!(f, "optional_type({content})"),
+            Self::Meta(Some(of)) => write!(f, "type({of})"),
             Self::Error
             | Self::Dyn
             | Self::Bool
@@ -77,7 +79,7 @@ impl fmt::Display for Type<'_> {
             | Self::Double
             | Self::Text
             | Self::Bytes
-            | Self::Meta
+            | Self::Meta(None)
             | Self::Library(_)
             | Self::Object(_)
             | Self::Record(_)

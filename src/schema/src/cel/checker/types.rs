@@ -20,8 +20,8 @@ pub enum Type<'d> {
     Bytes,
     Timestamp,
     Duration,
-    /// Type as a value.
-    Meta,
+    /// Type as a value. `None` is the type of types.
+    Meta(Option<Arc<Type<'d>>>),
     /// Object of the library without fields.
     Library(&'static str),
     /// Object of a schema.
@@ -108,6 +108,11 @@ impl<'d> Type<'d> {
         Self::Map(Arc::new((key, value)))
     }
 
+    /// Returns the type of a type as a value.
+    pub(in crate::cel) fn meta(of: Self) -> Self {
+        Self::Meta(Some(Arc::new(of)))
+    }
+
     pub(in crate::cel) fn optional(content: Self) -> Self {
         Self::Opaque(OPTIONAL, Some(Arc::new(content)))
     }
@@ -129,7 +134,7 @@ impl<'d> Type<'d> {
             Self::Map(entry) => Type::map(entry.0.stored(), entry.1.stored()),
             Self::Error
             | Self::Dyn
-            | Self::Meta
+            | Self::Meta(_)
             | Self::Library(_)
             | Self::Object(_)
             | Self::Record(_)
@@ -162,7 +167,7 @@ impl<'d> Type<'d> {
         let (first, second) = match self {
             Self::List(item) => (Some(&**item), None),
             Self::Map(entry) => (Some(&entry.0), Some(&entry.1)),
-            Self::Opaque(_, parameter) => (parameter.as_deref(), None),
+            Self::Opaque(_, parameter) | Self::Meta(parameter) => (parameter.as_deref(), None),
             Self::Error
             | Self::Dyn
             | Self::Null
@@ -174,7 +179,6 @@ impl<'d> Type<'d> {
             | Self::Bytes
             | Self::Timestamp
             | Self::Duration
-            | Self::Meta
             | Self::Library(_)
             | Self::Object(_)
             | Self::Record(_)
@@ -199,7 +203,7 @@ impl<'d> Type<'d> {
             | Self::Null
             | Self::Text
             | Self::Bytes
-            | Self::Meta
+            | Self::Meta(_)
             | Self::Library(_)
             | Self::Object(_)
             | Self::Record(_)
@@ -232,6 +236,7 @@ impl<'d> Type<'d> {
         match (self, other) {
             (Self::Dyn | Self::Parameter(_), _) => true,
             (_, Self::Dyn | Self::Parameter(_)) => false,
+            (Self::Meta(_), Self::Meta(_)) => true,
             (Self::List(one), Self::List(other)) => one.covers(other),
             (Self::Map(one), Self::Map(other)) => one.0.covers(&other.0) && one.1.covers(&other.1),
             (Self::Opaque(one, Some(first)), Self::Opaque(other, Some(second))) => {
@@ -293,6 +298,7 @@ impl<'d> Bindings<'d> {
             (Type::Dyn | Type::Error, _) | (_, Type::Dyn | Type::Error) => true,
             (Type::Null, other) => other.is_nullable(),
             (one, Type::Null) => one.is_nullable(),
+            (Type::Meta(_), Type::Meta(_)) => true,
             (Type::List(one), Type::List(other)) => self.fits(one, other),
             (Type::Map(one), Type::Map(other)) => self.fits(&one.0, &other.0) && self.fits(&one.1, &other.1),
             (Type::Opaque(one, first), Type::Opaque(other, second)) => {
@@ -377,7 +383,9 @@ impl<'d> Type<'d> {
             Self::List(item) => Self::list(replace(item)),
             Self::Map(entry) => Self::map(replace(&entry.0), replace(&entry.1)),
             Self::Opaque(name, Some(content)) => Self::Opaque(name, Some(Arc::new(replace(content)))),
+            Self::Meta(Some(of)) => Self::meta(replace(of)),
             Self::Opaque(_, None)
+            | Self::Meta(None)
             | Self::Error
             | Self::Dyn
             | Self::Null
@@ -389,7 +397,6 @@ impl<'d> Type<'d> {
             | Self::Bytes
             | Self::Timestamp
             | Self::Duration
-            | Self::Meta
             | Self::Library(_)
             | Self::Object(_)
             | Self::Record(_)

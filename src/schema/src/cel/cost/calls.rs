@@ -46,6 +46,15 @@ impl Estimate {
     }
 }
 
+/// Returns the estimate for sorting by keys of the type in the overload.
+fn sort(overload: &str, keys: Size) -> Option<Estimate> {
+    let factor = match overload.strip_prefix("list_")?.split('_').next()? {
+        "string" | "bytes" => 2.0 + CHARACTER,
+        _ => 2.0,
+    };
+    Some(Estimate::of_list(keys.times(keys), factor))
+}
+
 impl Estimator<'_, '_> {
     /// Returns the estimate for a function and one of its overloads.
     pub(super) fn function(
@@ -140,12 +149,9 @@ impl Estimator<'_, '_> {
             }
             ("list_reverse", Some(list), []) => Some(Estimate::of_list(size(list), 1.0)),
             ("list_distinct", Some(list), []) => Some(Estimate::of_list(size(list).times(size(list)), 2.0)),
-            (overload, Some(list), []) if overload.starts_with("list_") && overload.ends_with("_sort") => {
-                let factor = match overload {
-                    "list_string_sort" | "list_bytes_sort" => 2.0 + CHARACTER,
-                    _ => 2.0,
-                };
-                Some(Estimate::of_list(size(list).times(size(list)), factor))
+            (overload, Some(list), []) if overload.ends_with("_sort") => sort(overload, size(list)),
+            (overload, Some(_), [keys]) if overload.ends_with("_sortByAssociatedKeys") => {
+                sort(overload, size(keys))
             }
             (_, _, _) => None,
         }
