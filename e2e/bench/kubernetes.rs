@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use futures::future::join_all;
 use futures::stream::{self, StreamExt as _};
 use rcgen::KeyPair;
 use reqwest::StatusCode;
@@ -28,7 +27,7 @@ const TOKEN: &str = "admin-of-the-benchmark";
 const STARTS: usize = 3;
 /// Number of objects in the namespace that is listed and watched.
 const LISTED: usize = 500;
-/// Clients that create the objects of the last part.
+/// Clients that create objects.
 const WRITERS: usize = 16;
 /// Time after which the memory of the start has been returned.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -135,9 +134,7 @@ fn measure(program: Program, binaries: &[PathBuf], objects: usize) -> Figures {
             );
         }
         let begin = Instant::now();
-        let create = stream::iter((0..objects).map(|number| api.done(api.create("many", number))));
-        let mut created = create.buffer_unordered(WRITERS);
-        while created.next().await.is_some() {}
+        create(api, "many", objects).await;
         add(
             &format!("{objects} objects: creation, s"),
             format!("{:.1}", begin.elapsed().as_secs_f64()),
@@ -188,7 +185,14 @@ async fn prepare(program: Program, api: &Api) {
         )
         .await;
     }
-    join_all((0..LISTED).map(|number| api.done(api.create(NAMESPACE, number)))).await;
+    create(api, NAMESPACE, LISTED).await;
+}
+
+/// Creates objects with a number of requests at a time that both servers accept.
+async fn create(api: &Api, namespace: &str, count: usize) {
+    let requests = stream::iter((0..count).map(|number| api.done(api.create(namespace, number))));
+    let mut created = requests.buffer_unordered(WRITERS);
+    while created.next().await.is_some() {}
 }
 
 async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
