@@ -43,13 +43,21 @@ impl TestClock {
 
     /// Sets the clock forward by `offset` from the system clock.
     pub(crate) fn set_offset(&self, offset: Duration) {
+        self.write(i64::try_from(offset.as_secs()).expect("a short offset"));
+    }
+
+    /// Sets the clock back by `offset` from the system clock.
+    pub(crate) fn set_back(&self, offset: Duration) {
+        self.write(-i64::try_from(offset.as_secs()).expect("a short offset"));
+    }
+
+    fn write(&self, seconds: i64) {
         use std::io::Write as _;
         // The file must stay the same one, because it is mapped.
         let mut file = fs::File::options()
             .write(true)
             .open(&self.offset)
             .expect("the file exists");
-        let seconds = i64::try_from(offset.as_secs()).expect("a short offset");
         file.write_all(&seconds.to_ne_bytes()).expect("writable");
     }
 }

@@ -135,11 +135,7 @@ impl NodeCredentials {
             {
                 match self.renew(None).await {
                     Ok(()) => info!("renewed the node's certificate"),
-                    Err(err) => warn!(
-                        error = %Chain(&err),
-                        %until,
-                        "failed to renew the node's certificate; retrying in {} min", RETRY.as_secs() / 60
-                    ),
+                    Err(err) => self.log_failure("certificate", until, now, &err),
                 }
                 next_renewal = now + RETRY;
                 content = self.read();
@@ -151,11 +147,7 @@ impl NodeCredentials {
             {
                 match self.renew_token().await {
                     Ok(()) => info!("renewed the node's token"),
-                    Err(err) => warn!(
-                        error = %Chain(&err),
-                        %until,
-                        "failed to renew the node's token; retrying in {} min", RETRY.as_secs() / 60
-                    ),
+                    Err(err) => self.log_failure("token", until, now, &err),
                 }
                 next_renewal = now + RETRY;
                 content = self.read();
@@ -184,6 +176,30 @@ impl NodeCredentials {
 
     fn read(&self) -> Option<Vec<u8>> {
         std::fs::read(&self.kubeconfig).ok()
+    }
+
+    /// Logs a failed renewal of credentials that are valid until `until`. `what` is certificate or token.
+    fn log_failure(&self, what: &str, until: Timestamp, now: Timestamp, err: &RenewError) {
+        let minutes = RETRY.as_secs() / 60;
+        if now < until {
+            warn!(error = %Chain(err), %until, "failed to renew the node's {what}; retrying in {minutes} min");
+            return;
+        }
+        let node = self.name().unwrap_or("NAME");
+        warn!(
+            error = %Chain(err),
+            %until,
+            "the node's {what} has expired; run `rooflet token create --node {node}` as an administrator, and the \
+             printed command on this machine; the agent needs no restart"
+        );
+    }
+
+    /// Returns the name of the node in the credentials.
+    fn name(&self) -> Option<&str> {
+        match &self.certificate {
+            Some(certificate) => certificate.node.as_deref(),
+            None => self.token.as_ref().map(|token| token.node.as_str()),
+        }
     }
 
     /// Uses the current content of the kubeconfig. Returns the address of its server.

@@ -4,15 +4,17 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 
 const PREFIX: &str = "sha256:";
@@ -81,17 +83,24 @@ impl fmt::Debug for AuthorityHash {
 
 /// Verifier that accepts a server if its chain contains the authority with this hash, and if that
 /// authority signed the server's certificate for its name. Without a hash, any authority is accepted.
+///
+/// A certificate whose validity does not include the current time is accepted too, and
+/// [`Discovery::invalid_now`] returns the error: the connection then serves only to read the clock of the server.
 #[derive(Debug)]
 pub(super) struct Discovery {
     hash: Option<AuthorityHash>,
+    clock: Clock,
     found: Mutex<Option<CertificateDer<'static>>>,
+    invalid_now: Mutex<Option<CertificateError>>,
 }
 
 impl Discovery {
-    pub(super) fn of(hash: Option<AuthorityHash>) -> Arc<Self> {
+    pub(super) fn of(hash: Option<AuthorityHash>, clock: &Clock) -> Arc<Self> {
         Arc::new(Self {
             hash,
+            clock: clock.clone(),
             found: Mutex::default(),
+            invalid_now: Mutex::default(),
         })
     }
 
@@ -108,6 +117,22 @@ impl Discovery {
     pub(super) fn authority(&self) -> Option<CertificateDer<'static>> {
         lock(&self.found).clone()
     }
+
+    /// Returns why the certificate of the server is not valid at the current time.
+    pub(super) fn invalid_now(&self) -> Option<CertificateError> {
+        lock(&self.invalid_now).clone()
+    }
+}
+
+/// Returns the start or the end of a validity that does not include the current time; `None` for another problem.
+fn end_of_validity(why: &CertificateError) -> Option<UnixTime> {
+    if let CertificateError::NotValidYetContext { not_before, .. } = why {
+        return Some(*not_before);
+    }
+    if let CertificateError::ExpiredContext { not_after, .. } = why {
+        return Some(*not_after);
+    }
+    None
 }
 
 impl ServerCertVerifier for Discovery {
@@ -117,8 +142,10 @@ impl ServerCertVerifier for Discovery {
         rest: &[CertificateDer<'_>],
         name: &ServerName<'_>,
         ocsp: &[u8],
-        now: UnixTime,
+        _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        let now = u64::try_from(self.clock.now().as_second()).unwrap_or_default();
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
         let matches = |certificate: &&CertificateDer<'_>| {
             self.hash
                 .is_none_or(|hash| AuthorityHash::of(certificate) == Some(hash))
@@ -134,7 +161,16 @@ impl ServerCertVerifier for Discovery {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), super::crypto())
             .build()
             .map_err(|err| rustls::Error::General(err.to_string()))?;
-        let verified = verifier.verify_server_cert(own, rest, name, ocsp, now)?;
+        let verify = |at| verifier.verify_server_cert(own, rest, name, ocsp, at);
+        let mut outcome = verify(now);
+        if let Err(rustls::Error::InvalidCertificate(why)) = &outcome
+            && let Some(valid_at) = end_of_validity(why)
+        {
+            let why = why.clone();
+            outcome = verify(valid_at);
+            *lock(&self.invalid_now) = Some(why);
+        }
+        let verified = outcome?;
         *lock(&self.found) = Some(authority.clone().into_owned());
         Ok(verified)
     }

@@ -1,18 +1,28 @@
 //! First connection to a server, of which only the address and the hash of the authority are known.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use http::Uri;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
 use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::authority_hash::{AuthorityHash, Discovery};
+use rooflet_base::clock::Clock;
 use rooflet_base::local_network::explain;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of the head of a response.
+const MAX_HEAD_BYTES: u64 = 16 << 10;
+/// Maximum difference of clocks that is not reported. Dates of HTTP have whole seconds.
+const CLOCK_ERROR: Duration = Duration::from_secs(30);
 const DEFAULT_PORT: u16 = 443;
 
 /// Error: the server is unreachable or not authentic.
@@ -36,6 +46,14 @@ pub enum DiscoverError {
         #[source]
         err: io::Error,
     },
+    #[error(
+        "the certificate of {address} is not valid at this time, because {difference}; set date and time \
+         automatically in the system settings of both machines, and repeat the command"
+    )]
+    Clock {
+        address: String,
+        difference: ClockDifference,
+    },
     #[error("setting up TLS")]
     Tls(#[from] rustls::Error),
 }
@@ -48,24 +66,30 @@ pub struct Discovered {
     pub authority: CertificateDer<'static>,
     /// Address of this machine in the connection.
     pub own_address: std::net::IpAddr,
+    /// Difference of the clocks, if it is larger than half a minute.
+    pub clock: Option<ClockDifference>,
 }
 
-/// Connects to the server and verifies its authority.
-pub async fn discover(server: &str, hash: AuthorityHash) -> Result<Discovered, DiscoverError> {
-    connect(server, Some(hash)).await
+/// Connects to the server, verifies its authority, and compares the clocks.
+pub async fn discover(server: &str, hash: AuthorityHash, clock: &Clock) -> Result<Discovered, DiscoverError> {
+    connect(server, Some(hash), clock).await
 }
 
 /// Returns the hash of the authority that the server presents. Only a comparison with the hash from
 /// another source shows whether the server is authentic.
-pub async fn presented_authority(server: &str) -> Result<AuthorityHash, DiscoverError> {
-    let found = connect(server, None).await?;
+pub async fn presented_authority(server: &str, clock: &Clock) -> Result<AuthorityHash, DiscoverError> {
+    let found = connect(server, None, clock).await?;
     let hash = AuthorityHash::of(&found.authority);
     hash.ok_or(DiscoverError::Tls(rustls::Error::InvalidCertificate(
         rustls::CertificateError::BadEncoding,
     )))
 }
 
-async fn connect(server: &str, hash: Option<AuthorityHash>) -> Result<Discovered, DiscoverError> {
+async fn connect(
+    server: &str,
+    hash: Option<AuthorityHash>,
+    clock: &Clock,
+) -> Result<Discovered, DiscoverError> {
     let wrong = || DiscoverError::Url(server.to_owned());
     let url: Uri = server.parse().map_err(|_| wrong())?;
     let has_path = !matches!(url.path(), "" | "/") || url.query().is_some();
@@ -76,7 +100,7 @@ async fn connect(server: &str, hash: Option<AuthorityHash>) -> Result<Discovered
     let port = url.port_u16().unwrap_or(DEFAULT_PORT);
     let name = ServerName::try_from(host.clone()).map_err(|_| wrong())?;
     let address = url.authority().map(ToString::to_string).unwrap_or_default();
-    let discovery = Discovery::of(hash);
+    let discovery = Discovery::of(hash, clock);
     let connector = TlsConnector::from(Arc::new(discovery.client_config()?));
     let late = || {
         io::Error::new(
@@ -97,11 +121,73 @@ async fn connect(server: &str, hash: Option<AuthorityHash>) -> Result<Discovered
         address: address.clone(),
         err,
     };
-    drop(handshake.unwrap_or_else(|_| Err(late())).map_err(distrusted)?);
+    let mut stream = handshake.unwrap_or_else(|_| Err(late())).map_err(distrusted)?;
+    // A server that does not state its time is not an error.
+    let theirs = tokio::time::timeout(TIMEOUT, server_time(&mut stream, &address)).await;
+    let theirs = theirs.ok().and_then(Result::ok).flatten();
+    let difference = theirs.and_then(|theirs| ClockDifference::between(clock.now(), theirs));
+    if let Some(why) = discovery.invalid_now() {
+        return Err(match difference {
+            Some(difference) => DiscoverError::Clock { address, difference },
+            None => distrusted(io::Error::other(rustls::Error::InvalidCertificate(why))),
+        });
+    }
     let missing = || distrusted(io::Error::other("the server sent no authority"));
     Ok(Discovered {
         authority: discovery.authority().ok_or_else(missing)?,
         url: format!("https://{address}").parse().map_err(|_| wrong())?,
         own_address,
+        clock: difference,
     })
+}
+
+/// Reads the time of the server from the header `Date` of a response. The request has no credentials.
+async fn server_time(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    address: &str,
+) -> io::Result<Option<Timestamp>> {
+    let request = format!("HEAD /version HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut lines = BufReader::new(stream.take(MAX_HEAD_BYTES)).lines();
+    while let Some(line) = lines.next_line().await?.filter(|line| !line.is_empty()) {
+        if let Some((name, date)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("date")
+        {
+            let date = rfc2822::parse(date.trim()).ok();
+            return Ok(date.map(|date| date.timestamp()));
+        }
+    }
+    Ok(None)
+}
+
+/// Difference of the clocks of this machine and of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockDifference {
+    /// Seconds by which this machine's clock is ahead.
+    ahead: i64,
+}
+
+impl ClockDifference {
+    /// Returns `None` if the difference is not larger than [`CLOCK_ERROR`].
+    fn between(own: Timestamp, theirs: Timestamp) -> Option<Self> {
+        let ahead = own.as_second() - theirs.as_second();
+        (ahead.unsigned_abs() > CLOCK_ERROR.as_secs()).then_some(Self { ahead })
+    }
+}
+
+impl fmt::Display for ClockDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.ahead.unsigned_abs();
+        write!(f, "the clock of this machine is ")?;
+        match (seconds / 3600, seconds / 60 % 60, seconds) {
+            (0, 0, seconds) => write!(f, "{seconds} s")?,
+            (0, minutes, _) => write!(f, "{minutes} min")?,
+            (hours, 0, _) => write!(f, "{hours} h")?,
+            (hours, minutes, _) => write!(f, "{hours} h {minutes} min")?,
+        }
+        match self.ahead > 0 {
+            true => write!(f, " ahead of that of the server"),
+            false => write!(f, " behind that of the server"),
+        }
+    }
 }

@@ -50,7 +50,7 @@ pub use certificate_request::{
     end_of_certificate,
 };
 pub use client_certificate::{ClientCertificate, IssueClientError};
-pub use discover::{DiscoverError, discover, presented_authority};
+pub use discover::{ClockDifference, DiscoverError, discover, presented_authority};
 pub use identity::{CONTROLLERS_GROUP, GATEWAYS_GROUP, Identity, Role};
 pub use join_token::JoinToken;
 pub use machine_tls::{MachineTls, MachineTlsError};

@@ -15,6 +15,7 @@ use rooflet_base::clock::{Clock, ManualClock};
 use rooflet_base::error::Chain;
 
 mod certificate_files;
+mod discover;
 mod machine_tls;
 mod rotation;
 
@@ -465,7 +466,7 @@ fn discovery_verifies_authority_hash_and_server_name() {
     let der = &issuing.certificate;
     let hash = AuthorityHash::of(der).unwrap();
     let found = |config: &ServerConfig, name: &str| {
-        let discovery = Discovery::of(Some(hash));
+        let discovery = Discovery::of(Some(hash), &Clock::System);
         let handshake = connect(discovery.client_config().unwrap(), config, name);
         handshake.map(|_| discovery.authority())
     };

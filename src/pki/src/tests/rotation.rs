@@ -33,7 +33,7 @@ fn clients_of_both_authorities_trust_the_server_until_the_old_one_is_retired() {
     // Join commands with the hash of either authority are valid.
     let new_hash = AuthorityHash::of(&authority.issuing().certificate).unwrap();
     let found = |hash| {
-        let discovery = Discovery::of(hash);
+        let discovery = Discovery::of(hash, &Clock::System);
         connect(discovery.client_config().unwrap(), &config, "localhost")
             .map(|_| discovery.authority().and_then(|found| AuthorityHash::of(&found)))
     };

@@ -89,14 +89,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::new(ExitStatus::Usage, what));
     }
     let JoinToken { authority, token } = join_token(&text, args.ca_hash)?;
-    let server = discover(&server, authority).await.map_err(|err| {
-        let status = match err {
-            DiscoverError::Url(_) => ExitStatus::Usage,
-            DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
-            DiscoverError::Tls(_) => ExitStatus::Failure,
-        };
-        Failure::new(status, err)
-    })?;
+    let server = discover(&server, authority, &Clock::System)
+        .await
+        .map_err(|err| {
+            let status = match err {
+                DiscoverError::Url(_) => ExitStatus::Usage,
+                DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
+                DiscoverError::Clock { .. } | DiscoverError::Tls(_) => ExitStatus::Failure,
+            };
+            Failure::new(status, err)
+        })?;
+    if let Some(difference) = server.clock {
+        ui::progress(&format!(
+            "warning: {difference}; set date and time automatically in the system settings of both machines"
+        ));
+    }
     data_dir::create(&args.state_dir)
         .with_context(|| format!("creating the state directory `{}`", args.state_dir))
         .map_err(|err| Failure::new(ExitStatus::Config, err))?;

@@ -44,7 +44,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Some(hash) => hash,
         None => confirmed(&args.server).await?,
     };
-    let server = discover(&args.server, authority).await.map_err(explained)?;
+    let server = discover(&args.server, authority, &Clock::System)
+        .await
+        .map_err(explained)?;
     let url = server.url.to_string();
     let url = url.trim_end_matches('/');
     keep_other_server(&path, &server.url).await?;
@@ -85,14 +87,16 @@ fn explained(err: DiscoverError) -> Failure {
     let status = match err {
         DiscoverError::Url(_) => ExitStatus::Usage,
         DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
-        DiscoverError::Tls(_) => ExitStatus::Failure,
+        DiscoverError::Clock { .. } | DiscoverError::Tls(_) => ExitStatus::Failure,
     };
     Failure::new(status, err)
 }
 
 /// Asks whether the hash that the server presents is right.
 async fn confirmed(server: &str) -> Result<AuthorityHash, Failure> {
-    let presented = presented_authority(server).await.map_err(explained)?;
+    let presented = presented_authority(server, &Clock::System)
+        .await
+        .map_err(explained)?;
     if !io::stdin().is_terminal() {
         return Err(Failure::new(
             ExitStatus::Usage,
