@@ -59,7 +59,7 @@ pub mod condition_type {
     pub const MEMORY_REDUCED: &str = "MemoryReduced";
     /// The GPU has matrix units, and the engine does not use them.
     pub const MATRIX_UNITS_UNUSED: &str = "MatrixUnitsUnused";
-    /// Every client that reaches the agent over the network can send requests.
+    /// Every client that reaches the agent, or a gateway of the deployment, over the network can send requests.
     pub const ANONYMOUS_ACCESS: &str = "AnonymousAccess";
     /// Another agent uses the name and the credentials of the node.
     pub const DUPLICATE_AGENT: &str = "DuplicateAgent";

@@ -74,6 +74,8 @@ pub const OTHER_AGENT_ANNOTATION: &str = "rooflet.dev/other-agent";
 
 /// Prefix of the names of gateway Leases.
 pub const GATEWAY_LEASE_PREFIX: &str = "rooflet-gateway-";
+/// Annotation of gateway Leases: address at which other machines send requests without an API key.
+pub const ANONYMOUS_ACCESS_ANNOTATION: &str = "rooflet.dev/anonymous-access";
 /// Annotation of gateway Leases: queued requests as JSON, for the autoscaler.
 pub const DEMAND_ANNOTATION: &str = "rooflet.dev/demand";
 
@@ -89,7 +91,7 @@ pub struct Key {
 }
 
 /// All labels and annotations that rooflet reads or sets. Those of users are first.
-pub const KEYS: [Key; 20] = [
+pub const KEYS: [Key; 21] = [
     Key {
         name: ADMISSION_ANNOTATION,
         on: "annotation of ModelDeployments",
@@ -197,6 +199,12 @@ pub const KEYS: [Key; 20] = [
         on: "annotation of Leases",
         set_by: "gateway",
         meaning: "queued requests as JSON, for the autoscaler",
+    },
+    Key {
+        name: ANONYMOUS_ACCESS_ANNOTATION,
+        on: "annotation of Leases",
+        set_by: "gateway",
+        meaning: "address at which other machines send requests without an API key (`--allow-anonymous`)",
     },
     Key {
         name: OTHER_AGENT_ANNOTATION,

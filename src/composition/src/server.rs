@@ -45,6 +45,7 @@ use rooflet_pki::{
     MachineTlsError, OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError,
     Revocations, SecretsKey, ServingCertificate, Token, TokenIssuer, UserCertificates, kubeconfig,
 };
+use rooflet_proxy::AgentTls;
 use rooflet_store::{OpenStoreError, Store, StoreConfig, StoreMetrics};
 use rooflet_trust::{
     AuthorityRotation, FleetAuthorities, MachineCertificate, PublishedAuthorities, PublishedTrust, Purpose,
@@ -297,12 +298,15 @@ pub async fn start(config: ServerConfig, tasks: &Tasks) -> Result<(), StartServe
     };
     let agent_tls = |purpose: fn(String) -> Purpose| {
         let tls = MachineTls::new(Revocations::default());
-        let client_config = Arc::new(tls.client_config()?);
+        let revocations = tls.revocations().clone();
+        let agents = AgentTls::new(Arc::new(tls.client_config()?), move |certificate| {
+            revocations.contain(certificate)
+        });
         config.certificates.observe_machine(&tls);
         let name = Host::Native.identity().hostname.to_lowercase();
         let trust = PublishedTrust::watch(client.clone(), false, tasks);
         MachineCertificate::keep(client.clone(), trust, tls, purpose(name), None, tasks);
-        Ok::<_, StartServerError>(Some(client_config))
+        Ok::<_, StartServerError>(Some(agents))
     };
     if let (Some(listener), Some(address)) = (web_listener, web_address) {
         let files = &config.gateway_access.serving_tls;

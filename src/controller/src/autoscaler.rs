@@ -11,6 +11,7 @@ mod reconciler;
 mod schedule;
 mod writes;
 
+pub(super) use demand::Gateways;
 pub use first_token::{FirstToken, ReadyReplica};
 pub use plan::Signals;
 pub(super) use reconciler::Autoscaler;

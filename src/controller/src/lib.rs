@@ -12,6 +12,7 @@
 //! - Only the binder writes `spec.nodeName` of a replica.
 //! - A second pass over unchanged objects writes nothing.
 
+mod anonymous_access;
 mod autoscaler;
 mod bandwidth_history;
 pub mod bench;
@@ -216,6 +217,8 @@ impl Term {
                 let (all, wakeups) = (&world.changes, &world.index.wakeups);
                 self.start(&tasks, &wakeups.binder, binder::Binder::new(world.clone()));
                 self.start(&tasks, &wakeups.autoscaler, autoscaler::Autoscaler::new(world.clone()));
+                let anonymous_access = anonymous_access::AnonymousAccess::new(world.clone());
+                self.start(&tasks, &wakeups.autoscaler, anonymous_access);
                 self.start(&tasks, all, claim::ClaimReconciler::new(world.clone()));
                 let node_lifecycle = node_lifecycle::NodeLifecycle::new(world.clone());
                 self.start(&tasks, &wakeups.node_lifecycle, node_lifecycle);

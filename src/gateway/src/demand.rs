@@ -1,10 +1,12 @@
 //! Reports the queued requests of autoscaled models to the controller.
 //!
 //! Each gateway writes the numbers to an annotation of its own Lease: immediately when the first
-//! request of a model is queued, else every few seconds. Without an autoscaled model, the gateway
-//! writes no Lease.
+//! request of a model is queued, else every few seconds. Another annotation contains the address of a gateway
+//! that serves other machines without API keys. Without such access and without an autoscaled model, the
+//! gateway writes no Lease.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +14,16 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Dispatcher;
 use crate::routing::table::RoutingTable;
-use rooflet_api::meta::{DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE};
+use rooflet_api::meta::{
+    ANONYMOUS_ACCESS_ANNOTATION, DEMAND_ANNOTATION, GATEWAY_LEASE_PREFIX, LEASE_NAMESPACE,
+};
 use rooflet_api::wire::Demand;
 use rooflet_base::clock::Clock;
 use rooflet_base::latest::Latest;
@@ -40,6 +45,8 @@ pub(super) struct DemandReporter {
     name: String,
     dispatcher: Dispatcher,
     table_rx: watch::Receiver<Option<Arc<RoutingTable>>>,
+    /// Address at which other machines send requests without a key.
+    anonymous: Option<SocketAddr>,
     clock: Clock,
 }
 
@@ -65,8 +72,14 @@ impl DemandReporter {
             name: lease_name(identity),
             dispatcher,
             table_rx,
+            anonymous: None,
             clock,
         }
+    }
+
+    /// Reports that other machines send requests to `anonymous` without a key.
+    pub(super) fn with_anonymous_address(self, anonymous: Option<SocketAddr>) -> Self {
+        Self { anonymous, ..self }
     }
 
     pub(super) async fn run(self, stop: CancellationToken) {
@@ -116,12 +129,12 @@ impl DemandReporter {
     /// Returns the peak of queued requests per model since the last call, at least the value in
     /// `unsent`.
     ///
-    /// Returns `None` if no model is autoscaled.
+    /// Returns `None` if no model is autoscaled, and the gateway does not serve without keys.
     fn collect(&self, mut unsent: Demand) -> Option<Demand> {
         let table = self.table_rx.latest()?;
         let mut peaks = self.dispatcher.take_peaks();
         let mut waiting: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-        let mut any = false;
+        let mut any = self.anonymous.is_some();
         for model in table.all().filter(|model| model.autoscaled) {
             any = true;
             let (namespace, name) = model.key();
@@ -141,10 +154,15 @@ impl DemandReporter {
             renew_time: Some(MicroTime(self.clock.now())),
             ..LeaseSpec::default()
         };
+        let anonymous = self.anonymous.map(|address| address.to_string());
+        let anonymous = anonymous.map(|address| (ANONYMOUS_ACCESS_ANNOTATION.to_owned(), address));
+        let annotations = [(DEMAND_ANNOTATION.to_owned(), text)]
+            .into_iter()
+            .chain(anonymous);
         let lease = Lease {
             metadata: ObjectMeta {
                 name: Some(self.name.clone()),
-                annotations: Some([(DEMAND_ANNOTATION.to_owned(), text)].into()),
+                annotations: Some(annotations.collect()),
                 ..ObjectMeta::default()
             },
             spec: Some(spec),
@@ -153,9 +171,14 @@ impl DemandReporter {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
+        let mut patch = serde_json::to_value(&lease).expect("a Lease has only string keys");
+        if self.anonymous.is_none() {
+            // Removes the annotation of an earlier process.
+            patch["metadata"]["annotations"][ANONYMOUS_ACCESS_ANNOTATION] = Value::Null;
+        }
         let patched = self
             .leases
-            .patch(&self.name, &params, &Patch::Merge(&lease))
+            .patch(&self.name, &params, &Patch::Merge(&patch))
             .await
             .map_err(ApiError::from);
         match patched {
@@ -179,7 +202,6 @@ mod tests {
 
     use http::{Method, Request, Response, StatusCode};
     use kube::client::Body;
-    use serde_json::Value;
 
     use super::*;
     use crate::metrics::GatewayMetrics;

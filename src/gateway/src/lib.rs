@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use rustls::{ClientConfig, ServerConfig};
+use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -47,7 +47,7 @@ use rooflet_client::{Cache, Changes, watch};
 use rooflet_host::Host;
 use rooflet_http_server::DenialAudit;
 use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
-use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
+use rooflet_proxy::{AgentTls, BodyRoom, MAX_KEPT_BODY_BYTES, Proxy};
 use rooflet_telemetry::trace::Tracer;
 
 pub use access::AccessLog;
@@ -81,7 +81,7 @@ pub struct GatewayAccess {
     /// Serves HTTPS instead of HTTP.
     pub serving_tls: Option<Arc<ServerConfig>>,
     /// Connects to agents on other machines. Without it, agents that require TLS are unreachable.
-    pub agent_tls: Option<Arc<ClientConfig>>,
+    pub agent_tls: Option<AgentTls>,
 }
 
 /// Starts the gateway's tasks. The gateway serves on `listener` until `tasks` stop.
@@ -123,7 +123,8 @@ pub fn serve(
         .with_keys(keys)
         .with_proxy(access.agent_tls.map_or_else(Proxy::new, Proxy::with_tls));
     let origin_rules = OriginRules::new(access.allowed_origins, address, [hostname]);
-    let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock);
+    let reporter = DemandReporter::new(client, &identity, gateway.dispatcher().clone(), table_rx, clock)
+        .with_anonymous_address(anonymous);
     tasks.spawn_detached(reporter.run(tasks.stop_token()));
     let (dispatcher, stop) = (gateway.dispatcher().clone(), tasks.stop_token());
     tasks.spawn_detached(async move {

@@ -16,7 +16,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -173,27 +173,53 @@ impl ConnectUpstreamError {
     }
 }
 
+/// TLS to the agents of the fleet.
+#[derive(Clone)]
+pub struct AgentTls {
+    config: Arc<ClientConfig>,
+    is_revoked: Arc<IsRevoked>,
+}
+
+/// Returns whether a certificate of an agent is revoked.
+type IsRevoked = dyn Fn(&CertificateDer<'_>) -> bool + Send + Sync;
+
+impl AgentTls {
+    /// `config` verifies that the certificate belongs to the node, which is the server name of the connection.
+    /// Open connections are closed before their next request if `is_revoked` returns true for their certificate.
+    pub fn new(
+        config: Arc<ClientConfig>,
+        is_revoked: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            config,
+            is_revoked: Arc::new(is_revoked),
+        }
+    }
+}
+
+impl fmt::Debug for AgentTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AgentTls")
+    }
+}
+
 /// Connector for all kinds of upstreams.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
     /// `None` if this process has no certificate for agents.
-    tls: Option<TlsConnector>,
+    tls: Option<AgentTls>,
     timeout: Duration,
 }
 
 impl Connector {
-    pub(super) fn new(timeout: Duration, tls: Option<Arc<ClientConfig>>) -> Self {
+    pub(super) fn new(timeout: Duration, tls: Option<AgentTls>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE / 3));
         tcp.set_keepalive_retries(Some(3));
-        Self {
-            tcp,
-            tls: tls.map(TlsConnector::from),
-            timeout,
-        }
+        Self { tcp, tls, timeout }
     }
 }
 
@@ -224,8 +250,16 @@ impl Service<Uri> for Connector {
                 let name = ServerName::try_from(node.to_owned())?;
                 let tls = tls.ok_or("this process has no client certificate for the agents of the fleet")?;
                 let stream = tcp.call(format!("http://{authority}").parse()?).await?;
-                let stream = tls.connect(name, stream.into_inner()).await?;
-                Ok::<_, BoxError>(Stream::Tls(Box::new(TokioIo::new(stream))))
+                let connector = TlsConnector::from(tls.config);
+                let stream = connector.connect(name, stream.into_inner()).await?;
+                let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                let certificate = certificates.first().ok_or("the agent has no certificate")?;
+                let certificate = certificate.clone().into_owned();
+                let is_revoked = tls.is_revoked;
+                Ok::<_, BoxError>(Stream::Tls(Box::new(TlsConnection {
+                    stream: TokioIo::new(stream),
+                    is_revoked: Box::new(move || is_revoked(&certificate)),
+                })))
             }));
         }
         let connecting = self.tcp.call(uri);
@@ -246,8 +280,15 @@ where
 /// Connection to an upstream.
 pub(super) enum Stream {
     Tcp(TokioIo<TcpStream>),
-    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
+    Tls(Box<TlsConnection>),
     Unix(TokioIo<UnixStream>),
+}
+
+/// Connection to an agent.
+pub(super) struct TlsConnection {
+    stream: TokioIo<TlsStream<TcpStream>>,
+    /// Returns whether the agent's certificate is revoked. The connection may be older than the revocation.
+    is_revoked: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Connection for Stream {
@@ -264,7 +305,7 @@ impl Read for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(connection) => Pin::new(&mut connection.stream).poll_read(context, buffer),
             Self::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
@@ -274,7 +315,11 @@ impl Write for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(connection) if (connection.is_revoked)() => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the certificate of the agent is revoked",
+            ))),
+            Self::Tls(connection) => Pin::new(&mut connection.stream).poll_write(context, bytes),
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
@@ -282,7 +327,7 @@ impl Write for Stream {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(connection) => Pin::new(&mut connection.stream).poll_flush(context),
             Self::Unix(stream) => Pin::new(stream).poll_flush(context),
         }
     }
@@ -290,7 +335,7 @@ impl Write for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(connection) => Pin::new(&mut connection.stream).poll_shutdown(context),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }

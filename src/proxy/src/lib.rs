@@ -14,7 +14,6 @@ mod peek;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{self, Body};
@@ -26,9 +25,8 @@ use http::uri::PathAndQuery;
 use http::{StatusCode, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::ClientConfig;
 
-pub use connect::Upstream;
+pub use connect::{AgentTls, Upstream};
 pub use peek::{BodyRoom, MAX_KEPT_BODY_BYTES, PeekError, peek_model};
 
 use connect::{ConnectUpstreamError, Connector};
@@ -115,13 +113,12 @@ impl Proxy {
         Self::with(CONNECT_TIMEOUT, None)
     }
 
-    /// Returns a proxy that also reaches agents over TLS. `tls` verifies that the certificate
-    /// belongs to the node, which is the server name of the connection.
-    pub fn with_tls(tls: Arc<ClientConfig>) -> Self {
+    /// Returns a proxy that also reaches agents over TLS.
+    pub fn with_tls(tls: AgentTls) -> Self {
         Self::with(CONNECT_TIMEOUT, Some(tls))
     }
 
-    fn with(timeout: Duration, tls: Option<Arc<ClientConfig>>) -> Self {
+    fn with(timeout: Duration, tls: Option<AgentTls>) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)

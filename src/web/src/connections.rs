@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use rooflet_proxy::{Proxy, Upstream};
+use rooflet_proxy::{AgentTls, Proxy, Upstream};
 
 /// Address of the gateway.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub(crate) struct Upstreams {
 }
 
 impl Upstreams {
-    pub(crate) fn new(gateway: Option<GatewayAddress>, agent_tls: Option<Arc<ClientConfig>>) -> Self {
+    pub(crate) fn new(gateway: Option<GatewayAddress>, agent_tls: Option<AgentTls>) -> Self {
         Self {
             gateway: gateway.and_then(|gateway| gateway.upstream()),
             agents: agent_tls.map_or_else(Proxy::new, Proxy::with_tls),
@@ -58,6 +58,7 @@ impl GatewayAddress {
         };
         // The certificate must contain this address.
         let node = address.ip().to_string();
+        let tls = AgentTls::new(tls, |_| false);
         Some((Proxy::with_tls(tls), Upstream::Node { authority, node }))
     }
 }

@@ -10,7 +10,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::{Json, Router};
-use rustls::{ClientConfig, ServerConfig};
+use rustls::ServerConfig;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -36,6 +36,7 @@ use rooflet_base::clock::Clock;
 use rooflet_base::task::Tasks;
 use rooflet_client::KubeconfigSource;
 use rooflet_http_server as connection;
+use rooflet_proxy::AgentTls;
 
 /// Interval of the search for sessions that have ended.
 const SWEEP: Duration = Duration::from_secs(30);
@@ -59,7 +60,7 @@ pub struct WebConfig {
     /// Gateway of the playground. `None` if there is none.
     pub gateway: Option<GatewayAddress>,
     /// Connects to agents that require TLS.
-    pub agent_tls: Option<Arc<ClientConfig>>,
+    pub agent_tls: Option<AgentTls>,
     /// Serves HTTPS instead of HTTP.
     pub serving_tls: Option<Arc<ServerConfig>>,
     /// Names and addresses of the server, besides the loopback names and its address.

@@ -154,7 +154,7 @@ pub struct ModelDeploymentStatus {
     /// Admitted, Scheduled, ArtifactsReady, Progressing, Available, Ready, ObjectivesMet,
     /// PredictionAccurate, Degraded. With `autoscaling` also AbleToScale, ScalingActive,
     /// ScalingLimited. NameShared if an older deployment has the same served name. Stalled if a
-    /// rollout failed.
+    /// rollout failed. AnonymousAccess if a gateway serves other machines without API keys.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

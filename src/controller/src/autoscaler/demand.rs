@@ -16,20 +16,20 @@ const EXPIRY: Duration = Duration::from_secs(45);
 
 /// Last renewals of the gateways' Leases.
 #[derive(Debug, Default)]
-pub(super) struct Gateways {
+pub(crate) struct Gateways {
     /// By name of the Lease: the renew time, and the instant at which this process observed it.
     renewals: HashMap<String, (Option<MicroTime>, Instant)>,
 }
 
 impl Gateways {
-    /// Returns the sum of the queued requests of all gateways, by namespace and served name.
-    pub(super) fn waiting<'a>(
+    /// Returns the Leases of the gateways that renew them.
+    pub(crate) fn live<'a>(
         &mut self,
         leases: impl IntoIterator<Item = &'a Lease>,
         now: Instant,
-    ) -> BTreeMap<(String, String), u64> {
+    ) -> Vec<&'a Lease> {
         let mut renewals = HashMap::new();
-        let mut waiting = BTreeMap::new();
+        let mut live = Vec::new();
         for lease in leases {
             let name = lease.name_any();
             if !name.starts_with(GATEWAY_LEASE_PREFIX) {
@@ -41,9 +41,24 @@ impl Gateways {
                 Some(_) | None => now,
             };
             renewals.insert(name, (renewed, since));
+            if now - since < EXPIRY {
+                live.push(lease);
+            }
+        }
+        self.renewals = renewals;
+        live
+    }
+
+    /// Returns the sum of the queued requests of all gateways, by namespace and served name.
+    pub(super) fn waiting<'a>(
+        &mut self,
+        leases: impl IntoIterator<Item = &'a Lease>,
+        now: Instant,
+    ) -> BTreeMap<(String, String), u64> {
+        let mut waiting = BTreeMap::new();
+        for lease in self.live(leases, now) {
             let reported = lease.annotations().get(DEMAND_ANNOTATION);
             let demand: Demand = reported
-                .filter(|_| now - since < EXPIRY)
                 .and_then(|text| serde_json::from_str(text).ok())
                 .unwrap_or_default();
             for (namespace, models) in demand.waiting {
@@ -52,7 +67,6 @@ impl Gateways {
                 }
             }
         }
-        self.renewals = renewals;
         waiting
     }
 }

@@ -14,7 +14,7 @@ use rooflet_api::v1alpha1::{FleetNode, ModelReplica};
 use rooflet_api::wire::GATEWAY_LOG_PATH;
 use rooflet_client::ApiError;
 use rooflet_host::Host;
-use rooflet_proxy::{Proxy, Upstream};
+use rooflet_proxy::{AgentTls, Proxy, Upstream};
 use rooflet_trust::operator_tls;
 
 /// Maximum size of an agent's error message, in bytes.
@@ -119,6 +119,6 @@ impl Agents {
         let tls = operator_tls(&self.client, &name).await;
         let tls = tls.context("getting a certificate for the connection to the agent")?;
         let config = tls.client_config().context("setting up TLS")?;
-        Ok(Proxy::with_tls(Arc::new(config)))
+        Ok(Proxy::with_tls(AgentTls::new(Arc::new(config), |_| false)))
     }
 }
