@@ -4,6 +4,7 @@ mod browser;
 mod keys;
 mod login;
 mod monitoring;
+mod network_input;
 pub(crate) mod oidc;
 mod processes;
 pub(crate) mod web_page;

@@ -1,12 +1,8 @@
 //! API keys: who may use which models, and how much.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
-use crate::harness::{Cluster, Http, HttpResponse, eventually, pause, resume};
+use crate::harness::{Cluster, Flood, Http, HttpResponse, eventually, pause, resume};
 
 const GUIDE: &str = "
 apiVersion: rooflet.dev/v1alpha1
@@ -161,69 +157,6 @@ fn keys_permit_models_within_limits() {
     }
 }
 
-/// Clients that send requests with invented keys as fast as the gateway rejects them.
-struct Flood {
-    rejected: Arc<AtomicU64>,
-    /// Requests with another status than 401.
-    others: Arc<AtomicU64>,
-    stop: CancellationToken,
-    _runtime: tokio::runtime::Runtime,
-}
-
-impl Flood {
-    fn start(url: &str) -> Self {
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let client = reqwest::Client::new();
-        let (rejected, others) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let stop = CancellationToken::new();
-        let url = format!("{url}/v1/chat/completions");
-        for _ in 0..64 {
-            let (client, url) = (client.clone(), url.clone());
-            let (rejected, others) = (Arc::clone(&rejected), Arc::clone(&others));
-            let stop = stop.clone();
-            runtime.spawn(async move {
-                while !stop.is_cancelled() {
-                    // Each request has a new key in the valid format.
-                    let key = format!("sk-rf-{:043}", rejected.load(Ordering::Relaxed));
-                    let request = client
-                        .post(&url)
-                        .bearer_auth(key)
-                        .json(&json!({"model": "guide", "messages": []}));
-                    // The gateway may close a connection.
-                    if let Ok(response) = request.send().await {
-                        let counter = match response.status().as_u16() {
-                            401 => &rejected,
-                            _ => &others,
-                        };
-                        counter.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-        Self {
-            rejected,
-            others,
-            stop,
-            _runtime: runtime,
-        }
-    }
-
-    fn count(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Flood {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
 /// 20,000 is the number of attempts in two seconds at 10,000 per second.
 #[test]
 fn good_keys_are_served_during_a_flood_of_bad_keys() {
@@ -244,18 +177,19 @@ fn good_keys_are_served_during_a_flood_of_bad_keys() {
         answer if answer.status == 200 => Ok(()),
         answer => Err(answer.text),
     });
-    let flood = Flood::start(cluster.gateway.base());
+    let (_, address) = cluster.gateway.base().split_once("://").expect("a URL");
+    let flood = Flood::start(address, 4);
     let mut served = 0;
     eventually("the end of the flood", || {
         let answer = ask(&client);
         assert_eq!(answer.status, 200, "{}", answer.text);
         served += 1;
-        match (served, flood.count()) {
+        match (served, flood.rejected()) {
             (20.., 20_000..) => Ok(()),
             counts => Err(format!("{counts:?} requests were answered and rejected")),
         }
     });
-    assert_eq!(flood.others.load(Ordering::Relaxed), 0);
+    assert_eq!(flood.others(), 0);
 }
 
 /// Every denied use of a key is in the gateway's audit log, without secrets.

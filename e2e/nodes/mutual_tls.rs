@@ -1,6 +1,7 @@
 //! TLS between machines: agents on an address of the network, their gateway, and revoked nodes.
 
 use std::path::Path;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,6 +9,9 @@ use serde_json::Value;
 
 use super::join::{GUIDE, as_node, join, join_line, output_text};
 use crate::harness::{Cluster, Process, eventually, free_port, network_address, not_run};
+
+/// Maximum time until connected processes refuse a revoked certificate (docs/nodes.md).
+pub(super) const REVOCATION: Duration = Duration::from_secs(5);
 
 /// Starts the agent of a joined node on an address of the network.
 pub(super) fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
@@ -22,7 +26,7 @@ pub(super) fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
 }
 
 /// Returns a field of a kubeconfig that contains base64.
-pub(super) fn decoded(kubeconfig: &Path, field: &str) -> Vec<u8> {
+pub(crate) fn decoded(kubeconfig: &Path, field: &str) -> Vec<u8> {
     let text = std::fs::read_to_string(kubeconfig).expect("a kubeconfig");
     let (_, rest) = text.split_once(&format!("{field}:")).expect("the field");
     // A long text starts on the next line.
@@ -294,11 +298,11 @@ fn with_gateway_at(address: &str, flag: &str) -> Option<(Cluster, String)> {
 }
 
 #[test]
-fn anonymous_gateway_is_named_in_its_readiness() {
+fn anonymous_gateway_is_named_in_its_readiness_and_in_a_condition() {
     let Some(address) = network_address() else {
         return not_run("an address besides loopback");
     };
-    let Some((_cluster, gateway)) = with_gateway_at(&address, "--allow-anonymous") else {
+    let Some((mut cluster, gateway)) = with_gateway_at(&address, "--allow-anonymous") else {
         return;
     };
     let any = Client::new(None);
@@ -315,6 +319,25 @@ fn anonymous_gateway_is_named_in_its_readiness() {
     let (status, metrics) = any.get(&format!("https://{gateway}/metrics")).expect("an answer");
     let gauge = "\nrooflet_gateway_anonymous_access 1\n";
     assert!(status == 200 && metrics.contains(gauge), "{status} {metrics}");
+
+    cluster.kubectl.apply(GUIDE).ok();
+    let condition = |cluster: &Cluster, status: &str| {
+        eventually("the condition", || {
+            let found = cluster.kubectl.json("mdep/guide")?;
+            let mut conditions = found["status"]["conditions"].as_array().into_iter().flatten();
+            let condition = conditions.find(|condition| condition["type"] == "AnonymousAccess");
+            let message = condition
+                .filter(|condition| condition["status"] == status)
+                .and_then(|condition| condition["message"].as_str());
+            message.map(str::to_owned).ok_or_else(|| found.to_string())
+        })
+    };
+    let message = condition(&cluster, "True");
+    assert!(message.contains(&gateway), "{message}");
+    cluster.stop();
+    cluster.start_again_with(&["--require-keys"]);
+    let message = condition(&cluster, "False");
+    assert!(message.contains("require API keys"), "{message}");
 }
 
 #[test]

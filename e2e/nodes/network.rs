@@ -3,21 +3,19 @@
 #![expect(clippy::disallowed_methods, reason = "timeouts of tests use the real clock")]
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
 use super::ca_rotation::rotate;
 use super::join::{join_line, output_text, shorten_certificate, valid_certificate};
-use super::mutual_tls::{Client, decoded};
+use super::mutual_tls::{Client, REVOCATION, decoded};
 use crate::harness::{Cluster, Network, Process, eventually, not_run, rooflet};
 
 const HOSTS: [&str; 5] = ["server", "gateway", "mini-1", "mini-2", "mini-3"];
 const GATEWAY_PORT: u16 = 7480;
 const AGENT_PORT: u16 = 7500;
-/// Maximum time until connected processes refuse a revoked certificate (docs/nodes.md).
-const REVOCATION: Duration = Duration::from_secs(5);
 const PROMPT: &str = "What is rooflet?";
 /// Text that the test sends without encryption, so that a capture that misses packets is noticed.
 const CONTROL: &str = "sent-in-plain-text";
