@@ -72,16 +72,10 @@ fn wait_for_ready(cluster: &Cluster, deployment: &str, count: usize) -> Vec<Stri
 /// Waits until the deployment has an unscheduled replica whose message contains `words`.
 #[track_caller]
 fn wait_for_unscheduled(cluster: &Cluster, deployment: &str, words: &str) {
-    eventually(&format!("a replica of {deployment}: {words}"), || {
-        let found = cluster
-            .kubectl
-            .wait_for_condition(&format!("mdep {deployment}"), "Scheduled", "False");
-        let message = found["message"].as_str().unwrap_or_default();
-        match message.contains(words) {
-            true => Ok(()),
-            false => Err(message.to_owned()),
-        }
-    });
+    let object = format!("mdep {deployment}");
+    cluster
+        .kubectl
+        .wait_for_message(&object, "Scheduled", "False", words);
 }
 
 fn delete(cluster: &Cluster, deployment: &str) {

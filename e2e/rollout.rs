@@ -135,14 +135,7 @@ fn models_are_placed_where_they_fit(cluster: &Cluster) {
         "pro: ",
     ] {
         // Until the first scheduling attempt, the condition has another message.
-        eventually(&format!("{words} in the condition"), || {
-            let condition = kubectl.wait_for_condition("mdep too-large", "Scheduled", "False");
-            let message = condition["message"].as_str().unwrap_or_default();
-            message
-                .contains(words)
-                .then_some(())
-                .ok_or_else(|| message.to_owned())
-        });
+        kubectl.wait_for_message("mdep too-large", "Scheduled", "False", words);
     }
     kubectl.run("delete mdep too-large").ok();
 }

@@ -340,12 +340,8 @@ fn scheduler_and_agents_react_to_users_and_driver_faults() {
     kubectl.wait_for_condition("mac studio-1", "WiredMemoryLeaked", "True");
     kubectl.wait_for_condition("mac studio-1", "RebootRequired", "True");
     kubectl.apply(&studios).ok();
-    let condition = kubectl.wait_for_condition("mdep studios", "Scheduled", "False");
-    let message = condition["message"].as_str().unwrap_or_default();
-    assert!(
-        message.contains("{rooflet.dev/reboot-required:NoSchedule}"),
-        "{message}"
-    );
+    let taint = "{rooflet.dev/reboot-required:NoSchedule}";
+    kubectl.wait_for_message("mdep studios", "Scheduled", "False", taint);
 }
 
 #[test]

@@ -115,6 +115,20 @@ impl Kubectl {
         condition["message"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// Waits until the condition `kind` of an object has `status` and a message that contains `words`.
+    /// Returns the message.
+    #[track_caller]
+    pub(crate) fn wait_for_message(&self, object: &str, kind: &str, status: &str, words: &str) -> String {
+        eventually(&format!("{object}: {kind} {status}, {words:?}"), || {
+            let condition = self.wait_for_condition(object, kind, status);
+            let message = condition["message"].as_str().unwrap_or_default().to_owned();
+            match message.contains(words) {
+                true => Ok(message),
+                false => Err(message),
+            }
+        })
+    }
+
     #[track_caller]
     fn wait_for_field(&self, object: &str, kind: &str, field: &str, value: &str) -> Value {
         eventually(&format!("{object}: {kind} with {field} {value}"), || {
