@@ -123,6 +123,36 @@ fn file_shrinks_after_most_records_were_deleted() {
     assert_eq!(listed.len(), 1_001);
 }
 
+#[test]
+fn file_shrinks_again_after_the_remaining_records_were_deleted() {
+    let manual = ManualClock::new(jiff::Timestamp::UNIX_EPOCH);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.redb");
+    let medium = FileMedium::lock(&path).unwrap();
+    let writer = open::writer(Box::new(medium), &config(), Clock::Manual(manual.clone())).unwrap();
+    let mut store = Manual { writer };
+    let keys: Vec<_> = (0..3_000).map(|key| format!("/large/{key}")).collect();
+    for batch in keys.chunks(100) {
+        let writes = batch
+            .iter()
+            .map(|key| put(key, Expect::Absent, "x".repeat(20_000)));
+        store.batch(writes);
+    }
+    let mut length_after_deletion = |deleted: &[String]| {
+        for batch in deleted.chunks(100) {
+            store.batch(batch.iter().map(|key| delete(key, Expect::Any)));
+        }
+        expire_history(&mut store, &manual);
+        store.maintain();
+        fs::metadata(&path).unwrap().len()
+    };
+    let (most, others) = keys.split_at(2_400);
+    let before = length_after_deletion(most);
+    assert!(before > 16 << 20, "large enough to be rewritten: {before} bytes");
+    let after = length_after_deletion(others);
+    assert!(after < before / 4, "{before} to {after} bytes");
+}
+
 /// Returns the keys of [`fill_and_delete`].
 fn keys() -> impl Iterator<Item = String> {
     (0..1_000).map(|key| format!("/k/{key}"))

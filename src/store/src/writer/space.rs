@@ -34,10 +34,28 @@ pub(super) struct Space {
     freed: usize,
     /// Time from which the reserve may be allocated again.
     retry_at: Option<Instant>,
-    /// Length of the file after it was last rewritten.
-    rewritten_bytes: u64,
+    /// The file after it was last rewritten. Zero before.
+    rewritten: Size,
     /// Size of the content when rewriting the file last failed.
     failed_bytes: Option<u64>,
+}
+
+/// Size of a store file, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    file: u64,
+    content: u64,
+}
+
+impl Size {
+    /// Returns whether a file with this size is worth rewriting, after it was last rewritten with `rewritten`.
+    /// The rewritten file may still be larger than the ratio requires, so it must have doubled, or its content
+    /// halved.
+    fn is_oversized(self, rewritten: Self) -> bool {
+        self.file >= SHRUNK_FILE_BYTES_MIN
+            && self.file / SHRUNK_FILE_RATIO >= self.content
+            && (self.file / 2 >= rewritten.file || self.content <= rewritten.content / 2)
+    }
 }
 
 impl Writer {
@@ -159,13 +177,11 @@ impl Writer {
     }
 
     fn is_oversized(&self) -> bool {
-        let Ok(length) = self.medium.file_bytes() else {
+        let Ok(file) = self.medium.file_bytes() else {
             return false;
         };
         let content = self.content_bytes();
-        length >= SHRUNK_FILE_BYTES_MIN
-            && length / SHRUNK_FILE_RATIO >= content
-            && length / 2 >= self.space.rewritten_bytes
+        Size { file, content }.is_oversized(self.space.rewritten)
             // The disk may have room for less.
             && self.space.failed_bytes.is_none_or(|failed| content <= failed / 2)
     }
@@ -182,7 +198,10 @@ impl Writer {
                 self.database = Some(database);
                 self.garbage.clear();
                 let after = self.medium.file_bytes().unwrap_or_default();
-                self.space.rewritten_bytes = after;
+                self.space.rewritten = Size {
+                    file: after,
+                    content: self.content_bytes(),
+                };
                 tracing::info!(
                     path = %self.medium.path().display(),
                     before_bytes = before,
