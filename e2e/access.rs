@@ -216,7 +216,7 @@ fn impersonation_requires_the_verb_impersonate() {
     let read = "get --raw /api/v1/namespaces/default/configmaps";
     let refused = alice.run(&format!("{read} --as=bob")).expect_failure();
     assert!(
-        refused.contains("User \"alice\" cannot impersonate resource \"users\""),
+        refused.contains("User \"alice\" cannot impersonate-on:user-info:list resource \"configmaps\""),
         "{refused}"
     );
     admin
@@ -287,6 +287,10 @@ fn audit_log_records_who_did_what() {
     assert_eq!(denied["annotations"]["authorization.k8s.io/decision"], "forbid");
     let impersonated = find("system:admin", "delete", "configmaps", 403);
     assert_eq!(impersonated["impersonatedUser"]["username"], "alice");
+    assert_eq!(
+        impersonated["authenticationMetadata"]["impersonationConstraint"],
+        "impersonate:user-info"
+    );
     let is_read =
         |event: &serde_json::Value| event["verb"] == "list" && event["objectRef"]["resource"] == "configmaps";
     assert!(!events().iter().any(is_read));

@@ -3,15 +3,20 @@
 
 use serde_json::{Value, json};
 
-use super::cluster::KubernetesCluster;
+use super::cluster::{KubernetesCluster, binary};
 use crate::harness::{Cluster, Kubectl, Output, eventually};
 
 #[test]
 fn roles_on_the_embedded_server() {
+    // Earlier versions lack the flag `--as-user-extra`.
+    let Some(program) = binary("kubectl") else {
+        return;
+    };
     let Some(cluster) = Cluster::start(&["--roles=apiserver"]) else {
         return;
     };
-    check_all(&cluster.kubectl);
+    let kubeconfig = cluster.scratch.join("kubeconfig");
+    check_all(&Kubectl::of(&program, &kubeconfig, cluster.scratch.path()));
 }
 
 #[test]
@@ -24,6 +29,7 @@ fn roles_on_a_real_cluster() {
 
 fn check_all(kubectl: &Kubectl) {
     headers_need_the_verb_impersonate(kubectl);
+    constrained_impersonation_permits_single_requests(kubectl);
     nobody_grants_more_than_own_permissions(kubectl);
     reconcile_adds_and_removes_permissions(kubectl);
     aggregated_role_follows_its_selector(kubectl);
@@ -47,15 +53,38 @@ fn wait_for_access(kubectl: &Kubectl, words: &str, expected: &str) {
     });
 }
 
+const READ: &str = "get --raw /api/v1/namespaces/default/configmaps";
+
+/// Creates a ServiceAccount. Returns the option of kubectl with its token.
+fn account(kubectl: &Kubectl, name: &str) -> String {
+    kubectl.run(&format!("create serviceaccount {name}")).ok();
+    let token = kubectl.run(&format!("create token {name}")).ok();
+    format!("--token={}", token.trim())
+}
+
+/// Runs `kubectl COMMAND` as the ServiceAccount, with the options, which must be refused with the
+/// error.
+fn check_refusal(kubectl: &Kubectl, account: &str, command: &str, options: &str, error: &str) {
+    let refused = kubectl.run(&format!("{command} {options}")).expect_failure();
+    // The name of the user is in the middle of the message.
+    let caller = format!("User \"system:serviceaccount:default:{account}\" ");
+    let refused = refused.replace(&caller, "");
+    assert!(refused.contains(error), "{options}: {refused}");
+}
+
 fn headers_need_the_verb_impersonate(kubectl: &Kubectl) {
-    kubectl.run("create serviceaccount caller").ok();
-    let token = kubectl.run("create token caller").ok();
-    let caller = format!("--token={}", token.trim());
-    let read = format!("get --raw /api/v1/namespaces/default/configmaps {caller}");
-    let refused = kubectl.run(&format!("{read} --as=bob")).expect_failure();
-    // kube-apiserver names the verb of constrained impersonation, which is its last attempt.
-    let expected = "cannot impersonate";
-    assert!(refused.contains(expected), "{refused}");
+    let caller = account(kubectl, "caller");
+    let read = format!("{READ} {caller}");
+    let check = |options: &str, error: &str| check_refusal(kubectl, "caller", &read, options, error);
+    check(
+        "--as=bob",
+        "configmaps is forbidden: cannot impersonate-on:user-info:list resource \"configmaps\" in API group \"\" in the \
+         namespace \"default\"",
+    );
+    check(
+        "--as=system:node:mac",
+        "cannot impersonate-on:arbitrary-node:list resource \"configmaps\"",
+    );
     run_all(
         kubectl,
         &[
@@ -75,15 +104,119 @@ fn headers_need_the_verb_impersonate(kubectl: &Kubectl) {
         .ok();
     let identity: Value = serde_json::from_str(&identity).expect("JSON");
     assert_eq!(identity["status"]["userInfo"]["username"], "bob", "{identity}");
-    for options in [
-        "--as=carol",
-        "--as=bob --as-group=system:masters",
-        "--as=bob --as-uid=1",
-        "--as=system:serviceaccount:default:default",
+    // The error is that of the mode which permitted the last impersonation.
+    for (options, error) in [
+        (
+            "--as=carol",
+            "users \"carol\" is forbidden: cannot impersonate resource \"users\" in API group \"\" at the cluster scope",
+        ),
+        (
+            "--as=bob --as-group=system:masters --as-uid=1",
+            "uids.authentication.k8s.io \"1\" is forbidden: cannot impersonate resource \"uids\" in API group \
+             \"authentication.k8s.io\" at the cluster scope",
+        ),
+        (
+            "--as=bob --as-group=system:masters",
+            "groups \"system:masters\" is forbidden: cannot impersonate resource \"groups\" in API group \"\" at the \
+             cluster scope",
+        ),
+        (
+            "--as=bob --as-user-extra=scopes=x",
+            "userextras.authentication.k8s.io \"x\" is forbidden: cannot impersonate resource \"userextras/scopes\" in \
+             API group \"authentication.k8s.io\" at the cluster scope",
+        ),
+        (
+            "--as=system:serviceaccount:default:default",
+            "serviceaccounts \"default\" is forbidden: cannot impersonate resource \"serviceaccounts\" in API group \"\" \
+             in the namespace \"default\"",
+        ),
     ] {
-        let refused = kubectl.run(&format!("{read} {options}")).expect_failure();
-        assert!(refused.contains(expected), "{options}: {refused}");
+        check(options, error);
     }
+}
+
+/// Role of constrained impersonation: bob, lists of ConfigMaps; the node mac, identity.
+const LIMITED: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: limited}
+rules:
+- {verbs: ['impersonate-on:user-info:list'], apiGroups: [''], resources: [configmaps]}
+- {verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [users], resourceNames: [bob]}
+- {verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [groups], resourceNames: ['*']}
+- verbs: ['impersonate-on:arbitrary-node:create']
+  apiGroups: [authentication.k8s.io]
+  resources: [selfsubjectreviews]
+- verbs: ['impersonate:arbitrary-node']
+  apiGroups: [authentication.k8s.io]
+  resources: [nodes]
+  resourceNames: [mac]
+";
+
+fn constrained_impersonation_permits_single_requests(kubectl: &Kubectl) {
+    let limited = account(kubectl, "limited");
+    kubectl.run_with(&["apply", "-f", "-"], LIMITED).ok();
+    kubectl
+        .run("create clusterrolebinding limited --clusterrole=limited --serviceaccount=default:limited")
+        .ok();
+    let read = format!("{READ} {limited}");
+    eventually("access as bob", || {
+        let read = kubectl.run(&format!("{read} --as=bob"));
+        read.success.then_some(()).ok_or(read.stderr)
+    });
+    let many = "--as=bob --as-group=a --as-group=b --as-group=c --as-group=d";
+    kubectl.run(&format!("{read} {many}")).ok();
+    let one = format!("get --raw /api/v1/namespaces/default/configmaps/x {limited}");
+    check_refusal(
+        kubectl,
+        "limited",
+        &one,
+        "--as=bob",
+        "configmaps \"x\" is forbidden: cannot impersonate-on:user-info:get resource \"configmaps\" in API group \"\" in \
+         the namespace \"default\"",
+    );
+    for (options, error) in [
+        (
+            "--as=carol",
+            "users.authentication.k8s.io \"carol\" is forbidden: cannot impersonate:user-info resource \"users\" in API \
+             group \"authentication.k8s.io\" at the cluster scope",
+        ),
+        (
+            "--as=bob --as-group=a",
+            "groups.authentication.k8s.io \"a\" is forbidden: cannot impersonate:user-info resource \"groups\" in API \
+             group \"authentication.k8s.io\" at the cluster scope",
+        ),
+        (
+            "--as=bob --as-group=system:masters",
+            "groups.authentication.k8s.io \"system:masters\" is forbidden: cannot impersonate:user-info resource \"groups\" \
+             in API group \"authentication.k8s.io\" at the cluster scope: impersonating the system:masters group is \
+             not allowed",
+        ),
+        (
+            "--as=bob --as-user-extra=scopes=x",
+            "userextras.authentication.k8s.io is forbidden: cannot impersonate:user-info resource \"userextras\" in API \
+             group \"authentication.k8s.io\" at the cluster scope: impersonating an invalid key in extra is not allowed: \
+             extra.key: Invalid value: \"scopes\": must be a domain-prefixed path (such as \"acme.io/foo\")",
+        ),
+        (
+            "--as=bob --as-user-extra=acme.io/a@b=x",
+            "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')",
+        ),
+        (
+            "--as=system:serviceaccount:default:default",
+            "cannot impersonate-on:serviceaccount:list resource \"configmaps\"",
+        ),
+    ] {
+        check_refusal(kubectl, "limited", &read, options, error);
+    }
+    let identity = kubectl
+        .run(&format!("auth whoami -o json {limited} --as=system:node:mac"))
+        .ok();
+    let identity: Value = serde_json::from_str(&identity).expect("JSON");
+    assert_eq!(
+        identity["status"]["userInfo"],
+        json!({"username": "system:node:mac", "groups": ["system:nodes", "system:authenticated"]})
+    );
 }
 
 fn nobody_grants_more_than_own_permissions(kubectl: &Kubectl) {

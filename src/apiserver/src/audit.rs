@@ -15,6 +15,7 @@ use crate::authentication::User;
 use crate::endpoints::request::Request;
 use crate::endpoints::routes::{ResourcePath, Route};
 use rooflet_apimachinery::verb::Verb;
+use rooflet_rbac::Mode;
 
 /// Characters of a client's `User-Agent` in an event.
 const USER_AGENT_MAX: usize = 256;
@@ -42,12 +43,12 @@ pub struct Audit {
     pub sink: Arc<dyn AuditSink>,
 }
 
-/// User of a request, and the caller if it impersonates the user.
+/// User of a request, and the caller with the mode if it impersonates the user.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Identity {
     /// `None` if the credentials were not accepted.
     pub(crate) user: Option<Arc<User>>,
-    pub(crate) impersonated_by: Option<Arc<User>>,
+    pub(crate) impersonated_by: Option<(Arc<User>, Mode)>,
 }
 
 /// Name of a created object, as an extension of the response.
@@ -117,7 +118,7 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
     let is_denied = matches!(finished.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
     let anonymous = User::new("", &[]);
     let own = finished.identity.user.as_deref().unwrap_or(&anonymous);
-    let caller = finished.identity.impersonated_by.as_deref();
+    let impersonation = finished.identity.impersonated_by.as_ref();
     let mut object = json!({"resource": path.resource, "apiVersion": path.version});
     let parts = [
         ("apiGroup", Some(&path.group).filter(|group| !group.is_empty())),
@@ -141,7 +142,7 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
         "stage": if finished.verb == Verb::Watch { "ResponseStarted" } else { "ResponseComplete" },
         "requestURI": finished.request.path,
         "verb": finished.verb,
-        "user": user(caller.unwrap_or(own)),
+        "user": user(impersonation.map_or(own, |(caller, _)| caller)),
         "sourceIPs": finished.client.map(|address| vec![address.to_canonical().to_string()]).unwrap_or_default(),
         "userAgent": agent,
         "objectRef": object,
@@ -153,8 +154,11 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
     for (key, value) in finished.annotations.iter().flat_map(|found| &found.0) {
         event["annotations"][key] = json!(value);
     }
-    if caller.is_some() {
+    if let Some((_, mode)) = impersonation {
         event["impersonatedUser"] = user(own);
+        if *mode != Mode::Legacy {
+            event["authenticationMetadata"] = json!({"impersonationConstraint": mode.verb()});
+        }
     }
     event
 }
@@ -234,7 +238,7 @@ mod tests {
         let alice = Arc::new(User::new("alice", &["team-a"]));
         let identity = Identity {
             user: Some(Arc::new(User::new("bob", &[]))),
-            impersonated_by: Some(alice),
+            impersonated_by: Some((alice, Mode::UserInfo)),
         };
         let at: Timestamp = "2026-03-01T10:00:00Z".parse().expect("a time");
         let event = event(
@@ -255,6 +259,10 @@ mod tests {
         );
         assert_eq!(event["user"]["username"], "alice");
         assert_eq!(event["impersonatedUser"]["username"], "bob");
+        assert_eq!(
+            event["authenticationMetadata"],
+            json!({"impersonationConstraint": "impersonate:user-info"})
+        );
         assert_eq!(event["sourceIPs"], json!(["192.0.2.7"]));
         assert_eq!(
             event["objectRef"],

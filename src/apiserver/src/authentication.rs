@@ -3,7 +3,7 @@
 
 pub(crate) mod account_token;
 pub(crate) mod bootstrap;
-mod impersonation;
+pub(crate) mod impersonation;
 mod user;
 
 use std::time::Duration;
@@ -22,7 +22,6 @@ use rooflet_pki::{
 };
 
 pub(crate) use bootstrap::{is_bootstrap_token, is_expired};
-pub(crate) use impersonation::Impersonation;
 pub(crate) use user::MASTERS;
 pub use user::{BOOTSTRAPPERS, User};
 

@@ -9,6 +9,7 @@
 //! [`ObjectPolicy`] restricts allowed requests by the stored object and the object to be stored.
 
 mod grants;
+mod impersonation;
 mod rules;
 mod signers;
 pub(crate) mod stored;

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 pub const MASTERS: &str = "system:masters";
 pub const AUTHENTICATED: &str = "system:authenticated";
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Group of all service accounts. `:NAMESPACE` follows in the group of those of a namespace.
+pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 /// Prefix of the names of service accounts. `NAMESPACE:NAME` follows.
 pub const SERVICE_ACCOUNT_USERS: &str = "system:serviceaccount:";
 

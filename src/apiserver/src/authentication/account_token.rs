@@ -8,18 +8,17 @@ use serde_json::{Value, json};
 use super::API_AUDIENCE;
 use super::user::{AUTHENTICATED, User};
 use crate::object;
-use rooflet_rbac::SERVICE_ACCOUNT_USERS;
+use rooflet_rbac::{SERVICE_ACCOUNT_USERS, SERVICE_ACCOUNTS};
 
 /// Issuer of the tokens.
 pub(crate) const ISSUER: &str = API_AUDIENCE;
-pub(super) const GROUP: &str = "system:serviceaccounts";
 
 /// Returns the user of a service account, without its UID.
 pub(crate) fn service_account(namespace: &str, name: &str) -> User {
-    let own = format!("{GROUP}:{namespace}");
+    let own = format!("{SERVICE_ACCOUNTS}:{namespace}");
     User::new(
         &format!("{SERVICE_ACCOUNT_USERS}{namespace}:{name}"),
-        &[GROUP, &own],
+        &[SERVICE_ACCOUNTS, &own],
     )
 }
 
@@ -151,8 +150,8 @@ pub(crate) fn user_of(
         name: format!("{SERVICE_ACCOUNT_USERS}{namespace}:{name}"),
         uid: uid.to_owned(),
         groups: vec![
-            GROUP.to_owned(),
-            format!("{GROUP}:{namespace}"),
+            SERVICE_ACCOUNTS.to_owned(),
+            format!("{SERVICE_ACCOUNTS}:{namespace}"),
             AUTHENTICATED.to_owned(),
         ],
         extra,

@@ -5,9 +5,10 @@ use std::sync::{Arc, RwLockReadGuard};
 
 use serde_json::Value;
 
+use super::impersonation::LastModes;
 use super::stored::StoredPolicy;
 use super::{Attributes, Authorizer, Decision, Forbidden, ObjectPolicy, ResourceAttributes, Target};
-use crate::authentication::{Impersonation, MASTERS, User};
+use crate::authentication::{MASTERS, User};
 use crate::endpoints::routes::Route;
 use crate::status::{ApiError, GroupResource};
 use rooflet_apimachinery::verb::Verb;
@@ -19,6 +20,7 @@ pub(crate) struct Rules {
     authorizers: Vec<Arc<dyn Authorizer>>,
     policies: Vec<Arc<dyn ObjectPolicy>>,
     rbac: StoredPolicy,
+    pub(super) last_modes: LastModes,
 }
 
 /// Decision of all rules, with a reason that may be empty.
@@ -90,6 +92,7 @@ impl Rules {
             authorizers,
             policies,
             rbac,
+            last_modes: LastModes::default(),
         }
     }
 
@@ -102,21 +105,6 @@ impl Rules {
             user,
             verb: asked.verb.as_str(),
             target: target_of(asked),
-        })
-    }
-
-    /// Checks whether the user may impersonate the requested identity.
-    pub(crate) fn authorize_impersonation(
-        &self,
-        user: &User,
-        requested: &Impersonation,
-    ) -> Result<(), ApiError> {
-        requested.required.iter().try_for_each(|required| {
-            self.require(&Attributes {
-                user,
-                verb: Verb::Impersonate.as_str(),
-                target: Target::Resource(required.attributes()),
-            })
         })
     }
 
@@ -163,7 +151,7 @@ impl Rules {
     }
 }
 
-fn target_of(asked: RequestHead<'_>) -> Target<'_> {
+pub(super) fn target_of(asked: RequestHead<'_>) -> Target<'_> {
     let Route::Resource(at) = asked.route else {
         return Target::Path(asked.path);
     };
@@ -185,7 +173,7 @@ fn target_of(asked: RequestHead<'_>) -> Target<'_> {
 }
 
 /// Returns a forbidden error in the wording of Kubernetes, with an optional reason.
-fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
+pub(super) fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
     let hint = match reason {
         "" => String::new(),
         reason => format!(": {reason}"),

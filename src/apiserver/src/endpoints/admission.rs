@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 
 use crate::audit::Identity;
 use crate::authentication::account_token::{Referenced, TokenUser};
-use crate::authentication::{self, API_AUDIENCE, Impersonation, RejectTokenError, TokenSources, User};
+use crate::authentication::{self, API_AUDIENCE, RejectTokenError, TokenSources, User, impersonation};
 use crate::authorization::RequestHead;
 use crate::builtin::BuiltIn;
 use crate::endpoints::handlers::{Api, verb};
@@ -54,7 +54,7 @@ impl Api {
             field_selector,
             selected: selected.as_deref(),
         };
-        let admitted = self.authenticate(request, identity).and_then(|user| {
+        let admitted = self.identify(request, head, identity).and_then(|user| {
             self.rules.authorize(&user, head)?;
             Ok(Admitted {
                 user,
@@ -69,7 +69,29 @@ impl Api {
         admitted
     }
 
-    fn authenticate(&self, request: &Request, identity: &mut Identity) -> Result<Arc<User>, ApiError> {
+    /// Returns the user of a request: that of its credentials, or the one that it impersonates.
+    fn identify(
+        &self,
+        request: &Request,
+        head: RequestHead<'_>,
+        identity: &mut Identity,
+    ) -> Result<Arc<User>, ApiError> {
+        let caller = Arc::new(self.authenticate(request)?);
+        identity.user = Some(caller.clone());
+        let Some(wanted) = impersonation::requested(&request.headers)? else {
+            return Ok(caller);
+        };
+        let impersonated = self.rules.impersonate(&caller, &wanted, head)?;
+        let user = Arc::new(impersonated.user);
+        debug!(caller = caller.name, user = user.name, "impersonating");
+        *identity = Identity {
+            user: Some(user.clone()),
+            impersonated_by: Some((caller, impersonated.mode)),
+        };
+        Ok(user)
+    }
+
+    fn authenticate(&self, request: &Request) -> Result<User, ApiError> {
         let certificate = match &self.users {
             Some(users) if !request.certificates.is_empty() => Some(users.user(&request.certificates)),
             Some(_) | None => None,
@@ -89,20 +111,7 @@ impl Api {
             }
             found
         };
-        let caller = authentication::authenticate(certificate, &request.headers, of_token)?;
-        let caller = Arc::new(caller);
-        identity.user = Some(caller.clone());
-        let Some(requested) = Impersonation::parse(&request.headers)? else {
-            return Ok(caller);
-        };
-        self.rules.authorize_impersonation(&caller, &requested)?;
-        debug!(caller = caller.name, user = requested.user.name, "impersonating");
-        let user = Arc::new(requested.user);
-        *identity = Identity {
-            user: Some(user.clone()),
-            impersonated_by: Some(caller),
-        };
-        Ok(user)
+        authentication::authenticate(certificate, &request.headers, of_token)
     }
 
     /// Returns the user of a bearer token that is valid for this server.

@@ -38,13 +38,11 @@ async fn user_without_permission_must_not_impersonate() {
     for (headers, expect) in [
         (
             &[("Impersonate-User", "alice")][..],
-            "users \"alice\" is forbidden: User \"system:anonymous\" cannot impersonate resource \"users\" in API group \
-             \"\" at the cluster scope",
+            "forbidden: User \"system:anonymous\" cannot impersonate-on:user-info:get path \"/version\"",
         ),
         (
             &[("Impersonate-User", "system:serviceaccount:team:robot")],
-            "serviceaccounts \"robot\" is forbidden: User \"system:anonymous\" cannot impersonate resource \
-             \"serviceaccounts\" in API group \"\" in the namespace \"team\"",
+            "forbidden: User \"system:anonymous\" cannot impersonate-on:serviceaccount:get path \"/version\"",
         ),
     ] {
         // Everybody may read the version, but not as another user.
