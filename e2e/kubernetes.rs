@@ -11,6 +11,7 @@ mod cluster;
 mod comparison;
 mod control_plane;
 mod helm;
+mod kube_rs;
 mod node_tokens;
 mod openapi;
 mod releases;

@@ -2,6 +2,7 @@
 
 mod binaries;
 mod clients;
+mod kube_rs;
 mod upstream;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -51,10 +52,16 @@ fn run_with(found: binaries::Found) -> Result<Outcome> {
         println!("NOT RUN: upstream's tests, which were not built: {err:#}");
         None
     });
+    let kube_rs = kube_rs::prepare().map_err(|err| {
+        println!("NOT RUN: tests of kube-rs, which were not built: {err:#}");
+    });
     libtest::run(&["--workspace", "--test", "e2e"], &["kubernetes::"], |test| {
         test.env("ROOFLET_KUBERNETES_PATH", &search_path);
         if let Some(directory) = &clients {
             test.env("ROOFLET_KUBERNETES_CLIENTS", directory);
+        }
+        if let Ok(directory) = &kube_rs {
+            test.env("ROOFLET_KUBE_RS_TESTS", directory);
         }
         if let Some(program) = &upstream {
             test.env("ROOFLET_UPSTREAM_TESTS", program);

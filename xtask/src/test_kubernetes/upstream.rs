@@ -71,8 +71,8 @@ fn build(progress: &Progress, pins: &Path, directory: &Path) -> Result<()> {
     fs::remove_dir_all(&copy).with_context(|| format!("removing {}", copy.display()))
 }
 
-/// Copies a directory of Go's module cache, whose files are read-only.
-fn copy_writable(from: &Path, to: &Path) -> Result<()> {
+/// Copies a directory. The files may be read-only, as those in Go's module cache.
+pub(super) fn copy_writable(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("creating {}", to.display()))?;
     for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
         let entry = entry?;
