@@ -17,7 +17,7 @@ spec:
 ";
 
 /// Returns the arguments of the join command that `rooflet token create` prints.
-pub(super) fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
+pub(crate) fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
     let server = format!("https://{}", cluster.address);
     let output = cluster.rooflet(&format!("token create --server={server} {more}"));
     assert!(output.status.success(), "{}", output_text(&output));
@@ -29,7 +29,7 @@ pub(super) fn join_line(cluster: &Cluster, more: &str) -> Vec<String> {
 }
 
 /// Runs the join command for a node with a separate state directory.
-pub(super) fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
+pub(crate) fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
     Command::new(rooflet())
         .args(line)
         .arg(format!("--node-name={node}"))
@@ -38,7 +38,7 @@ pub(super) fn join(cluster: &Cluster, line: &[String], node: &str) -> Output {
         .expect("the binary starts")
 }
 
-pub(super) fn output_text(output: &Output) -> String {
+pub(crate) fn output_text(output: &Output) -> String {
     let bytes = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     String::from_utf8_lossy(&bytes).into_owned()
 }

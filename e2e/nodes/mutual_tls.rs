@@ -14,7 +14,7 @@ use crate::harness::{Cluster, Process, eventually, free_port, network_address, n
 pub(super) const REVOCATION: Duration = Duration::from_secs(5);
 
 /// Starts the agent of a joined node on an address of the network.
-pub(super) fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
+pub(crate) fn agent(cluster: &Cluster, node: &str, address: &str) -> Process {
     let args = [
         "agent".to_owned(),
         format!("--state-dir={}", cluster.scratch.join(node).display()),
@@ -102,7 +102,7 @@ impl Client {
     }
 }
 
-pub(super) fn endpoint(cluster: &Cluster, node: &str) -> String {
+pub(crate) fn endpoint(cluster: &Cluster, node: &str) -> String {
     eventually("the node's endpoint", || {
         let found = cluster.kubectl.json(&format!("mac/{node}"))?;
         let endpoint = found["status"]["endpoint"].as_str().map(str::to_owned);

@@ -15,12 +15,13 @@ use http::{HeaderValue, Uri};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, ClientConfig};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::Service;
+use tracing::info;
 
 use rooflet_base::local_network::explain;
 
@@ -32,6 +33,7 @@ const UNIX_SCHEME: &str = "unix";
 const NODE_SCHEME: &str = "node";
 /// Separates address and node in a URI. Neither contains it.
 const SEPARATOR: char = ' ';
+const REVOKED: &str = "the certificate of the agent is revoked";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -251,14 +253,25 @@ impl Service<Uri> for Connector {
                 let tls = tls.ok_or("this process has no client certificate for the agents of the fleet")?;
                 let stream = tcp.call(format!("http://{authority}").parse()?).await?;
                 let connector = TlsConnector::from(tls.config);
-                let stream = connector.connect(name, stream.into_inner()).await?;
+                let connected = connector.connect(name, stream.into_inner()).await;
+                let stream = connected.inspect_err(|err| {
+                    if is_revocation(err) {
+                        info!(
+                            node,
+                            address = authority,
+                            reason = REVOKED,
+                            "connection to an agent refused"
+                        );
+                    }
+                })?;
                 let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
                 let certificate = certificates.first().ok_or("the agent has no certificate")?;
-                let certificate = certificate.clone().into_owned();
-                let is_revoked = tls.is_revoked;
                 Ok::<_, BoxError>(Stream::Tls(Box::new(TlsConnection {
+                    certificate: certificate.clone().into_owned(),
+                    node: node.to_owned(),
+                    address: authority.to_owned(),
                     stream: TokioIo::new(stream),
-                    is_revoked: Box::new(move || is_revoked(&certificate)),
+                    is_revoked: tls.is_revoked,
                 })))
             }));
         }
@@ -287,8 +300,31 @@ pub(super) enum Stream {
 /// Connection to an agent.
 pub(super) struct TlsConnection {
     stream: TokioIo<TlsStream<TcpStream>>,
-    /// Returns whether the agent's certificate is revoked. The connection may be older than the revocation.
-    is_revoked: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Certificate of the agent. The connection may be older than its revocation.
+    certificate: CertificateDer<'static>,
+    is_revoked: Arc<IsRevoked>,
+    node: String,
+    address: String,
+}
+
+impl TlsConnection {
+    fn check_not_revoked(&self) -> io::Result<()> {
+        if !(self.is_revoked)(&self.certificate) {
+            return Ok(());
+        }
+        let (node, address) = (self.node.as_str(), self.address.as_str());
+        info!(node, address, reason = REVOKED, "connection to an agent closed");
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, REVOKED))
+    }
+}
+
+/// Returns whether a handshake failed because the certificate of the agent is revoked.
+fn is_revocation(err: &io::Error) -> bool {
+    let source = err.get_ref().and_then(|source| source.downcast_ref());
+    matches!(
+        source,
+        Some(rustls::Error::InvalidCertificate(CertificateError::Revoked))
+    )
 }
 
 impl Connection for Stream {
@@ -315,11 +351,10 @@ impl Write for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(connection) if (connection.is_revoked)() => Poll::Ready(Err(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "the certificate of the agent is revoked",
-            ))),
-            Self::Tls(connection) => Pin::new(&mut connection.stream).poll_write(context, bytes),
+            Self::Tls(connection) => {
+                connection.check_not_revoked()?;
+                Pin::new(&mut connection.stream).poll_write(context, bytes)
+            }
             Self::Unix(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }

@@ -1,6 +1,7 @@
 //! Certificate of this machine for connections between machines of the fleet: requests it from the
 //! API server, renews it, and follows changes of the fleet's trust.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use kube::Client;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::fleet_trust::FleetTrust;
@@ -35,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const GATEWAY_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Lifetime of the client certificate of one command.
 const OPERATOR_LIFETIME: Duration = Duration::from_secs(600);
+
+const UNUSABLE_TRUST: &str = "the published authorities of the fleet are unusable";
 
 /// Use of the certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,7 +220,7 @@ impl MachineCertificate {
             let is_known = !self.held.trust.nodes.is_empty() && is_synced;
             let is_due = self.held.is_due_or_revoked(&self.purpose, &self.tls, now);
             if is_known && now >= next_request && is_due {
-                match self.request().await {
+                match self.request(changed_rx.clone()).await {
                     Ok(()) => info!(purpose = ?self.purpose, "received a certificate of the fleet"),
                     Err(err) => warn!(
                         error = %Chain(&err),
@@ -248,11 +252,38 @@ impl MachineCertificate {
         match self.held.follow(trust, &self.tls) {
             Ok(true) => self.save(),
             Ok(false) => {}
-            Err(err) => warn!(error = %Chain(&err), "the published authorities of the fleet are unusable"),
+            Err(err) => warn!(error = %Chain(&err), "{UNUSABLE_TRUST}"),
         }
     }
 
-    async fn request(&mut self) -> Result<(), RequestError> {
+    /// Replaces the certificate. A request may wait for an administrator. Meanwhile, handshakes use the current
+    /// trust, so that revoked nodes are refused.
+    async fn request(&mut self, mut changed_rx: watch::Receiver<u64>) -> Result<(), RequestError> {
+        let (certificate, key) = {
+            let mut signed = pin!(self.sign());
+            loop {
+                tokio::select! {
+                    signed = signed.as_mut() => break signed?,
+                    Ok(()) = changed_rx.changed() => self.use_current_trust(),
+                }
+            }
+        };
+        self.tls.set_certificate(&certificate, &key)?;
+        self.held.renew(certificate, key, self.purpose.names());
+        self.save();
+        Ok(())
+    }
+
+    fn use_current_trust(&self) {
+        if let Some(trust) = self.published.current()
+            && let Err(err) = trust.apply_to(&self.tls)
+        {
+            warn!(error = %Chain(&err), "{UNUSABLE_TRUST}");
+        }
+    }
+
+    /// Returns a new certificate and its key.
+    async fn sign(&self) -> Result<(String, String), RequestError> {
         let lifetime = GATEWAY_LIFETIME;
         let role = match &self.purpose {
             Purpose::Agent { .. } => Role::Node,
@@ -280,11 +311,7 @@ impl MachineCertificate {
         let request = self.purpose.key_request(account.as_ref());
         let request = request.map_err(RequestError::Key)?;
         let certificate = sign(&self.client, kind, &request.request_pem, PATIENCE).await?;
-        self.tls.set_certificate(&certificate, &request.key_pem)?;
-        self.held
-            .renew(certificate, request.key_pem, self.purpose.names());
-        self.save();
-        Ok(())
+        Ok((certificate, request.key_pem))
     }
 
     fn save(&self) {
@@ -371,8 +398,87 @@ pub async fn operator_tls(client: &Client, name: &str) -> Result<Arc<MachineTls>
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tokio::sync::Notify;
+
     use super::*;
     use rooflet_base::clock::at;
+
+    /// Time until connected processes refuse a revoked certificate.
+    const REVOCATION: Duration = Duration::from_secs(5);
+
+    /// Returns the client of a server that signs no request, and revokes the node mini-2 as soon as it receives
+    /// one.
+    fn server_without_signers() -> Client {
+        let authority = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["ca".to_owned()]).expect("a name");
+        let authority = params.self_signed(&authority).expect("a certificate").pem();
+        let trust = move |version: u64, revoked: Value| {
+            json!({
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {
+                    "name": FLEET_TRUST, "namespace": FLEET_TRUST_NAMESPACE, "resourceVersion": version.to_string(),
+                },
+                "data": {
+                    "client-ca.crt": authority, "node-ca.crt": authority, "revoked-nodes.json": revoked.to_string(),
+                },
+            })
+        };
+        let requested = Arc::new(Notify::new());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (requested, trust) = (requested.clone(), trust.clone());
+            async move {
+                let is_watch = request.uri().query().unwrap_or_default().contains("watch=");
+                let is_trust = request.uri().path().contains("/configmaps");
+                let answer = match (is_trust, is_watch) {
+                    (true, false) => json!({
+                        "apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": "1"},
+                        "items": [trust(1, json!({}))],
+                    }),
+                    (true, true) => {
+                        requested.notified().await;
+                        let revoked = json!({"mini-2": "2026-01-01T00:00:00Z"});
+                        json!({"type": "MODIFIED", "object": trust(2, revoked)})
+                    }
+                    (false, _) => {
+                        if request.method() == Method::POST {
+                            requested.notify_one();
+                        }
+                        json!({
+                            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+                            "metadata": {"name": "node-csr-1"},
+                            "spec": {"request": "", "signerName": "kubernetes.io/kubelet-serving"},
+                        })
+                    }
+                };
+                let body = format!("{answer}\n").into_bytes();
+                Ok::<_, Infallible>(Response::new(Body::from(body)))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn revocation_takes_effect_while_a_request_waits_for_its_approval() {
+        let tasks = Tasks::new();
+        let client = server_without_signers();
+        let published = PublishedTrust::watch(client.clone(), true, &tasks);
+        let tls = MachineTls::new(Revocations::default());
+        let purpose = Purpose::agent("mini-1", "192.0.2.7", "mini-1");
+        MachineCertificate::keep(client, published, Arc::clone(&tls), purpose, None, &tasks);
+        let revoked = async {
+            while tls.revocations().revoked_at("mini-2").is_none() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let outcome = tokio::time::timeout(REVOCATION, revoked).await;
+        outcome.expect("the node is revoked before the request ends");
+    }
 
     #[test]
     fn agent_certificate_has_each_valid_name_once() {
