@@ -7,6 +7,7 @@ mod monitoring;
 mod network_input;
 pub(crate) mod oidc;
 mod processes;
+mod tls_input;
 pub(crate) mod web_page;
 
 use crate::harness::{Cluster, Kubectl, eventually};

@@ -11,7 +11,6 @@
 
 mod authentication;
 mod denial;
-mod denial_log;
 mod gate;
 mod meter;
 mod metrics;
@@ -41,14 +40,13 @@ use crate::request::info::{RequestInfo, Work};
 use crate::routing::length::Length;
 use crate::routing::table::Model;
 use authentication::{PresentedKey, RejectKeyError, X_API_KEY, authenticate};
-use denial_log::DenialLog;
 use ring::KeyRing;
 use rooflet_api::v1alpha1::{ApiKey, KeyUsage};
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 use rooflet_base::task::Tasks;
 use rooflet_client::{Cache, Changes, watch};
-use rooflet_http_server::{DenialAudit, Denied};
+use rooflet_http_server::{DenialAudit, Denied, LogLimit};
 use rooflet_inference_api::ollama;
 use rooflet_inference_api::openai::ApiError;
 use rooflet_inference_api::openai::error::ErrorCode;
@@ -70,7 +68,7 @@ pub(crate) struct Keys {
     clock: Clock,
     /// `None` in a gateway without an API server.
     metrics: Option<KeyMetrics>,
-    denial_log: Arc<Mutex<DenialLog>>,
+    denial_log: Arc<Mutex<LogLimit>>,
     /// Receives every denied use of a key.
     audit: Option<DenialAudit>,
 }
@@ -82,7 +80,7 @@ impl Keys {
             ring: Arc::new(Mutex::new(KeyRing::new(""))),
             are_read: Arc::new(AtomicBool::new(true)),
             are_required: false,
-            denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
+            denial_log: Arc::new(Mutex::new(LogLimit::new(clock.instant()))),
             clock,
             metrics: None,
             audit: None,
@@ -111,7 +109,7 @@ impl Keys {
             ring: Arc::new(Mutex::new(KeyRing::new(identity))),
             are_read: Arc::default(),
             are_required,
-            denial_log: Arc::new(Mutex::new(DenialLog::new(clock.instant()))),
+            denial_log: Arc::new(Mutex::new(LogLimit::new(clock.instant()))),
             clock,
             metrics: Some(metrics),
             audit: None,

@@ -6,13 +6,16 @@
 
 mod audit;
 mod guesses;
+mod log_limit;
+mod places;
 mod stall;
 mod tls;
 mod unread;
 
 pub use audit::{DenialAudit, Denied};
 pub use guesses::Guesses;
-pub use tls::{HandshakeError, Handshakes, PeerCertificates, serve_tls};
+pub use log_limit::LogLimit;
+pub use tls::{Handshakes, PeerCertificates, serve_tls};
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info};
+use tracing::{error, info};
 
 use crate::audit::Identity;
 use crate::endpoints::admission::Admitted;
@@ -73,26 +73,21 @@ async fn connection(
     let Some(handshakes) = handshakes else {
         return requests(stream, client, Certificates::default(), api, stop).await;
     };
-    let Some(outcome) = stop.run_until_cancelled(handshakes.accept(stream)).await else {
+    let Some(Some(stream)) = stop.run_until_cancelled(handshakes.accept(stream)).await else {
         return;
     };
-    match outcome {
-        Ok(stream) => {
-            let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-            let certificates: Certificates = shown.to_vec().into();
-            let revoked = async {
-                match &api.users {
-                    Some(users) => users.revoked(&certificates).await,
-                    None => std::future::pending().await,
-                }
-            };
-            // Closes watches too, which are authenticated only when they start.
-            tokio::select! {
-                () = requests(stream, client, Arc::clone(&certificates), api, stop) => {}
-                () = revoked => info!("connection closed: the client's certificate is revoked"),
-            }
+    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates: Certificates = shown.to_vec().into();
+    let revoked = async {
+        match &api.users {
+            Some(users) => users.revoked(&certificates).await,
+            None => std::future::pending().await,
         }
-        Err(err) => debug!(error = %err, "TLS handshake failed"),
+    };
+    // Closes watches too, which are authenticated only when they start.
+    tokio::select! {
+        () = requests(stream, client, Arc::clone(&certificates), api, stop) => {}
+        () = revoked => info!("connection closed: the client's certificate is revoked"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Limit of log lines about rejected keys: a client that guesses keys must not fill the disk.
+//! Limit of log lines about rejected clients: an attacker must not fill the disk.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,14 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(super) struct DenialLog {
+pub struct LogLimit {
     period_started: Instant,
     lines: u32,
     suppressed: u64,
 }
 
-impl DenialLog {
-    pub(super) fn new(now: Instant) -> Self {
+impl LogLimit {
+    pub fn new(now: Instant) -> Self {
         Self {
             period_started: now,
             lines: 0,
@@ -25,7 +25,7 @@ impl DenialLog {
 
     /// Returns whether a line may be written: the number of lines suppressed since the last one, or
     /// `None`.
-    pub(super) fn admit(&mut self, now: Instant) -> Option<u64> {
+    pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if now.saturating_duration_since(self.period_started) >= PERIOD {
             self.period_started = now;
             self.lines = 0;
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn counts_suppressed_lines() {
         let start = Clock::System.instant();
-        let mut log = DenialLog::new(start);
+        let mut log = LogLimit::new(start);
         let written = (0..10_000).filter(|_| log.admit(start).is_some()).count();
         assert_eq!(written, 20);
         assert_eq!(log.admit(start + PERIOD), Some(9980));
