@@ -2,15 +2,26 @@
 //!
 //! Events have the form of Kubernetes (`audit.k8s.io/v1`, level `Metadata`), as those of the API server: no
 //! bodies, no credentials, no query parameters.
+//!
+//! Requests of unknown clients have a limit of events per second: a flood of such requests must not replace the
+//! other events of the file. The next event has the number of suppressed ones.
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use http::{HeaderMap, Method, StatusCode, header};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
+
+use crate::log_limit::LogLimit;
+
+/// Annotation with the number of events that were suppressed since the last event of an unknown client.
+const SUPPRESSED: &str = "rooflet.dev/suppressed-events";
 /// Characters of a path or a `User-Agent` in an event.
 const TEXT_MAX: usize = 256;
 const REQUEST_ID: &str = "x-request-id";
@@ -31,15 +42,32 @@ pub struct Denied<'a> {
 
 /// Receiver of events about denied requests. Clones share it. It must not block.
 #[derive(Clone)]
-pub struct DenialAudit(Arc<dyn Fn(Value) + Send + Sync>);
+pub struct DenialAudit {
+    record: Arc<dyn Fn(Value) + Send + Sync>,
+    /// Limit of events of unknown clients.
+    unknown: Arc<Mutex<LogLimit>>,
+}
 
 impl DenialAudit {
     pub fn new(record: impl Fn(Value) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(record))
+        Self {
+            record: Arc::new(record),
+            unknown: Arc::new(Mutex::new(LogLimit::new(Clock::System.instant()))),
+        }
     }
 
     pub fn record(&self, denied: &Denied<'_>, now: Timestamp) {
-        (self.0)(event(denied, now));
+        self.record_at(denied, now, Clock::System.instant());
+    }
+
+    fn record_at(&self, denied: &Denied<'_>, now: Timestamp, instant: Instant) {
+        let suppressed = match denied.user {
+            "" => lock(&self.unknown).admit(instant),
+            _ => Some(0),
+        };
+        if let Some(suppressed) = suppressed {
+            (self.record)(event(denied, suppressed, now));
+        }
     }
 }
 
@@ -49,7 +77,7 @@ impl fmt::Debug for DenialAudit {
     }
 }
 
-fn event(denied: &Denied<'_>, now: Timestamp) -> Value {
+fn event(denied: &Denied<'_>, suppressed: u64, now: Timestamp) -> Value {
     let start = |text: &str| -> String { text.chars().take(TEXT_MAX).collect() };
     let header = |name: &str| {
         let value = denied.headers.get(name).and_then(|value| value.to_str().ok());
@@ -57,7 +85,7 @@ fn event(denied: &Denied<'_>, now: Timestamp) -> Value {
     };
     let client = denied.client.map(|address| address.to_canonical().to_string());
     let now = format!("{now:.6}");
-    json!({
+    let mut event = json!({
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
         "level": "Metadata",
@@ -75,7 +103,11 @@ fn event(denied: &Denied<'_>, now: Timestamp) -> Value {
             "authorization.k8s.io/decision": "forbid",
             "authorization.k8s.io/reason": denied.reason,
         },
-    })
+    });
+    if suppressed > 0 {
+        event["annotations"][SUPPRESSED] = json!(suppressed.to_string());
+    }
+    event
 }
 
 #[cfg(test)]
@@ -114,5 +146,37 @@ mod tests {
         assert_eq!(event["stageTimestamp"], "2026-03-01T10:00:00.000000Z");
         assert_eq!(event["requestURI"].as_str().map(str::len), Some(TEXT_MAX));
         assert!(!event.to_string().contains("hidden"), "{event}");
+    }
+
+    #[test]
+    fn flood_of_unknown_clients_leaves_the_events_of_others() {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&events);
+        let audit = DenialAudit::new(move |event| sink.lock().expect("no panic").push(event));
+        let headers = HeaderMap::new();
+        let start = Clock::System.instant();
+        let deny = |user: &str, seconds: u64| {
+            let denied = Denied {
+                method: &Method::POST,
+                path: "/v1/chat/completions",
+                headers: &headers,
+                client: None,
+                user,
+                status: StatusCode::UNAUTHORIZED,
+                reason: "UnknownKey",
+            };
+            let now = "2026-03-01T10:00:00Z".parse().expect("a time");
+            audit.record_at(&denied, now, start + std::time::Duration::from_secs(seconds));
+        };
+        for _ in 0..1000 {
+            deny("", 0);
+        }
+        deny("apikey:default/team-a", 0);
+        deny("", 1);
+        let events = events.lock().expect("no panic");
+        assert_eq!(events.len(), 22);
+        assert_eq!(events[20]["user"]["username"], "apikey:default/team-a");
+        assert_eq!(events[20]["annotations"][SUPPRESSED], Value::Null);
+        assert_eq!(events[21]["annotations"][SUPPRESSED], "980");
     }
 }
