@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode, header};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::keys::{self, KeyIdentity};
 use super::ollama;
@@ -60,9 +60,6 @@ pub(super) async fn run(
 ) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, tls = tls.is_some(), "gateway listening");
-        if address.ip().is_unspecified() {
-            warn!(%address, "gateway accepts unauthenticated requests on all interfaces");
-        }
     }
     let router = router(gateway, origin_rules);
     match tls {
