@@ -24,7 +24,7 @@ pub(crate) use api_writes::ApiWrites;
 pub(crate) use clock::TestClock;
 pub(crate) use cluster::Cluster;
 pub(crate) use fleet::{Fleet, Options};
-pub(crate) use flood::Flood;
+pub(crate) use flood::{Flood, with_unknown_key};
 pub(crate) use http::{Http, HttpResponse};
 pub(crate) use hub::{Access, Fault, Hub, Times};
 pub(crate) use kubectl::{Kubectl, Output};

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Cluster, Flood, Http, HttpResponse, eventually, pause, resume};
+use crate::harness::{Cluster, Flood, Http, HttpResponse, eventually, pause, resume, with_unknown_key};
 
 const GUIDE: &str = "
 apiVersion: rooflet.dev/v1alpha1
@@ -145,7 +145,17 @@ fn keys_permit_models_within_limits() {
 
     check_audit(&cluster);
 
-    // A deleted key is rejected, and no log contains a secret.
+    // Truncated, expired and deleted keys are rejected. The log names client and reason, and contains no secret.
+    let truncated = gateway.with_header("x-api-key", &secret[..secret.len() - 1]);
+    assert_error(&ask(&truncated), 401, "invalid_api_key");
+    let expiry = r#"{"spec": {"expiresAt": "2026-01-01T00:00:00Z"}}"#;
+    kubectl
+        .run_with(&["patch", "apikey", "team-c", "--type=merge", "-p", expiry], "")
+        .ok();
+    eventually("the expired key being rejected", || match ask(&narrow) {
+        answer if answer.status == 401 && answer.text.contains("has expired") => Ok(()),
+        answer => Err(answer.text),
+    });
     key(&cluster, "delete team-a");
     eventually("the deleted key being rejected", || match ask(&client) {
         answer if answer.status == 401 => Ok(()),
@@ -154,6 +164,14 @@ fn keys_permit_models_within_limits() {
     for log in ["server.log", "mini-1.log"] {
         let text = std::fs::read_to_string(cluster.scratch.join(log)).expect("a log");
         assert!(!text.contains(&secret), "{log} contains the secret");
+    }
+    let log = std::fs::read_to_string(cluster.scratch.join("server.log")).expect("a log");
+    for reason in ["Incorrect API key provided", "has expired"] {
+        let is_logged = |line: &str| {
+            let words = ["API key rejected", "127.0.0.1", reason];
+            words.iter().all(|word| line.contains(word))
+        };
+        assert!(log.lines().any(is_logged), "{reason}: {log}");
     }
 }
 
@@ -178,13 +196,13 @@ fn good_keys_are_served_during_a_flood_of_bad_keys() {
         answer => Err(answer.text),
     });
     let (_, address) = cluster.gateway.base().split_once("://").expect("a URL");
-    let flood = Flood::start(address, 4);
+    let flood = Flood::start(address, 4, with_unknown_key, "401");
     let mut served = 0;
     eventually("the end of the flood", || {
         let answer = ask(&client);
         assert_eq!(answer.status, 200, "{}", answer.text);
         served += 1;
-        match (served, flood.rejected()) {
+        match (served, flood.answered()) {
             (20.., 20_000..) => Ok(()),
             counts => Err(format!("{counts:?} requests were answered and rejected")),
         }
