@@ -27,6 +27,20 @@ impl Samples {
     pub(crate) fn median(&self) -> f64 {
         self.quantile(0.5)
     }
+
+    /// Returns the 95 % confidence interval of the median, whatever the distribution of independent samples: two
+    /// order statistics.
+    pub(crate) fn interval(&self) -> (f64, f64) {
+        let (half, deviation) = (
+            self.sorted.len() as f64 / 2.0,
+            (self.sorted.len() as f64).sqrt() / 2.0,
+        );
+        let at = |rank: f64| self.sorted[(rank.max(1.0) as usize).min(self.sorted.len()) - 1];
+        (
+            at((half - 1.96 * deviation).floor()),
+            at((half + 1.96 * deviation).ceil() + 1.0),
+        )
+    }
 }
 
 impl Display for Samples {
