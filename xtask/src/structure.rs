@@ -7,6 +7,7 @@
 //! - A `pub` item of a library crate is used by another crate.
 //! - Pages that comments cite exist, links between pages resolve, and `reasons.yaml` lists every
 //!   reason.
+//! - The tests that the table of threats names exist.
 
 mod cycles;
 mod krate;
@@ -14,6 +15,7 @@ mod layers;
 mod links;
 mod reasons;
 mod surface;
+mod threats;
 mod tokens;
 
 use std::fs;
@@ -45,6 +47,8 @@ pub(crate) fn run() -> Result<Outcome> {
     let users = Crate::sources(&root.join("e2e"))?;
     faults.extend(folder_faults(&users));
     faults.extend(surface::faults(&crates, &users));
+    let page = fs::read_to_string(root.join(threats::FILE)).context("reading the table of threats")?;
+    faults.extend(threats::faults(&page, &crates, &users));
     for fault in &faults {
         println!("{fault}");
     }
