@@ -32,7 +32,8 @@ impl Authorizer for AliceGets {
         reason += &match &access.target {
             AccessTarget::Path(path) => format!("|||||{path}|"),
             AccessTarget::Resource(resource) => {
-                let terms: Vec<&str> = resource.field_selector.split(',').collect();
+                let terms = resource.field_selector.replace("==", "=");
+                let terms: Vec<&str> = terms.split(',').collect();
                 let is_parsed = terms.iter().all(|term| term.is_empty() || term.contains('='));
                 let (terms, ending) = if is_parsed {
                     (terms, "")

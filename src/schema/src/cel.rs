@@ -13,6 +13,7 @@ pub mod dynamic;
 mod keywords;
 mod library;
 mod lists;
+mod logic;
 mod macros;
 pub mod message;
 mod names;
@@ -22,6 +23,8 @@ mod problem;
 mod reads;
 mod rule;
 mod shape;
+mod spelling;
+mod template;
 mod time_zone;
 
 use std::{
@@ -59,8 +62,10 @@ const OUT_OF_BUDGET: &str =
 
 /// Parses an expression with the syntax and the macros that Kubernetes enables.
 fn parse(source: &str) -> Result<IdedExpr, CompilationError> {
-    let parsed = Parser::default().enable_optional_syntax(true).parse(source);
-    let mut expr = parsed.map_err(|err| problem::syntax_error(source, &err))?;
+    let spelled = spelling::plain(source);
+    let parsed = Parser::default().enable_optional_syntax(true).parse(&spelled);
+    let mut expr = parsed.map_err(|err| problem::syntax_error(&spelled, &err))?;
+    spelling::join_operators(&spelled, &mut expr);
     let problems = macros::expand(&mut expr);
     if !problems.is_empty() {
         return Err(CompilationError::new(source, problems));
@@ -318,10 +323,19 @@ fn error_text(err: &ExecutionError) -> String {
         "division by zero".to_owned()
     } else if matches!(err, ExecutionError::RemainderByZero(_)) {
         "modulus by zero".to_owned()
-    } else if matches!(err, ExecutionError::Overflow(..)) {
-        "integer overflow".to_owned()
+    } else if let ExecutionError::Overflow(_, one, other) = err {
+        overflow_text(one, other).to_owned()
     } else {
         "no such overload".to_owned()
+    }
+}
+
+fn overflow_text(one: &Cel, other: &Cel) -> &'static str {
+    match (one, other) {
+        (Cel::UInt(_), _) => "unsigned integer overflow",
+        (Cel::Timestamp(_), _) | (_, Cel::Timestamp(_)) => "timestamp overflow",
+        (Cel::Duration(_), _) => "duration overflow",
+        (_, _) => "integer overflow",
     }
 }
 

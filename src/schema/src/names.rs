@@ -156,7 +156,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
         }
         _ => {
             let text = regex_error(
-                &format!("a qualified name {QUALIFIED_NAME_TEXT}"),
+                &format!("a valid label key {QUALIFIED_NAME_TEXT}"),
                 QUALIFIED_NAME_PATTERN,
                 &["MyName", "my.name", "123-abc"],
             );

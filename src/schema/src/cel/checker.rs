@@ -8,7 +8,9 @@ mod aggregate;
 mod decl;
 mod environment;
 mod functions;
+mod names;
 mod show;
+mod templates;
 mod types;
 
 use std::collections::HashMap;
@@ -26,11 +28,14 @@ use super::{LIBRARY, parse};
 use crate::pattern;
 use aggregate::{Aggregate, mismatch};
 use environment::PATCH;
+use names::{qualified, type_of_name};
 use show::{shown, signature};
+use templates::Template;
 use types::{Bindings, Object};
 
 pub(crate) use decl::limit;
 pub(super) use decl::{ITEMS, KEYS, VALUES};
+pub(super) use names::type_name;
 pub use {
     decl::Decl,
     environment::Environment,
@@ -106,6 +111,7 @@ impl<'d> Checked<'d> {
             problems: Vec::new(),
             literals: Vec::new(),
             aggregates: Vec::new(),
+            templates: Vec::new(),
             in_format: 0,
         };
         checker.check(&program);
@@ -115,6 +121,7 @@ impl<'d> Checked<'d> {
             mut problems,
             literals,
             aggregates,
+            templates,
             ..
         } = checker;
         for type_ in found.types.values_mut() {
@@ -124,6 +131,9 @@ impl<'d> Checked<'d> {
             problems = literals;
             for aggregate in aggregates {
                 aggregate.check(&found, &environment.roots, &mut problems);
+            }
+            for template in templates {
+                template.check(&found, &environment.roots, &mut problems);
             }
         }
         if !problems.is_empty() {
@@ -163,6 +173,8 @@ struct Checker<'e, 'd> {
     literals: Vec<(u64, String)>,
     /// Lists and maps. They are checked if there are no type errors.
     aggregates: Vec<Aggregate>,
+    /// Calls of `format`. They are checked if there are no type errors.
+    templates: Vec<Template>,
     /// Number of enclosing calls of `format`, whose arguments may have any types.
     in_format: usize,
 }
@@ -225,7 +237,8 @@ impl<'d> Checker<'_, 'd> {
             true => Some(Type::Literal(name.into())),
             false => type_of_name(name),
         };
-        of.map(Type::meta)
+        of.or_else(|| self.environment.record(name).map(Type::Record))
+            .map(Type::meta)
     }
 
     fn variable(&mut self, part: u64, name: &str) -> Type<'d> {
@@ -249,8 +262,11 @@ impl<'d> Checker<'_, 'd> {
         };
         let is_type = matches!(known, Type::Meta(_));
         let is_literal = self.environment.has_literal(name) && is_type;
+        let record = self.environment.record(name).filter(|_| is_type);
         let of = if is_literal {
             Type::Literal(name.into())
+        } else if let Some(record) = record {
+            Type::Record(record)
         } else {
             let text = if is_type {
                 format!("'{name}' is not a message type")
@@ -267,8 +283,11 @@ impl<'d> Checker<'_, 'd> {
                 continue;
             };
             let mut given = self.check(&field.value);
+            let known = record.and_then(|record| record.field(&field.field));
             let declared = if is_literal {
                 field_of_literal(name, &field.field)
+            } else if let Some(known) = known {
+                known.clone()
             } else {
                 let text = match is_type {
                     true => format!("undefined field '{}'", field.field),
@@ -365,6 +384,9 @@ impl<'d> Checker<'_, 'd> {
         self.in_format += usize::from(is_format);
         let found = self.call_of(id, name, call);
         self.in_format -= usize::from(is_format);
+        if is_format {
+            self.templates.extend(Template::of(id, call));
+        }
         found
     }
 
@@ -386,19 +408,19 @@ impl<'d> Checker<'_, 'd> {
     /// Checks the literal argument of a function that parses it.
     fn check_literal(&mut self, function: &str, call: &CallExpr) {
         let Some(argument) = call.args.first() else { return };
-        let Expr::Literal(LiteralValue::String(text)) = &argument.expr else {
+        let Expr::Literal(literal) = &argument.expr else {
             return;
         };
-        let is_valid = match function {
-            "matches" => pattern::compile(text.inner()).is_ok(),
-            "duration" | "timestamp" => {
+        let is_valid = match (function, literal) {
+            ("matches", LiteralValue::String(text)) => pattern::compile(text.inner()).is_ok(),
+            ("duration" | "timestamp", LiteralValue::String(_) | LiteralValue::Int(_)) => {
                 let call = IdedExpr {
                     id: 0,
                     expr: Expr::Call(call.clone()),
                 };
                 Cel::resolve(&call, &LIBRARY).is_ok()
             }
-            _ => true,
+            (_, _) => true,
         };
         if !is_valid {
             self.literals
@@ -640,42 +662,4 @@ fn of_literal<'d>(literal: &LiteralValue) -> Type<'d> {
         LiteralValue::String(_) => Type::Text,
         LiteralValue::UInt(_) => Type::Uint,
     }
-}
-
-/// Returns the type that a variable for a type stands for.
-fn type_of_name<'d>(name: &str) -> Option<Type<'d>> {
-    Some(match name {
-        "bool" => Type::Bool,
-        "bytes" => Type::Bytes,
-        "double" => Type::Double,
-        "google.protobuf.Duration" => Type::Duration,
-        "google.protobuf.Timestamp" => Type::Timestamp,
-        "int" => Type::Int,
-        "list" => Type::list(Type::Dyn),
-        "map" => Type::map(Type::Dyn, Type::Dyn),
-        "null_type" => Type::Null,
-        // The type of all optional values has no parameter.
-        "optional_type" => Type::Literal(name.into()),
-        "string" => Type::Text,
-        "type" => Type::Meta(None),
-        "uint" => Type::Uint,
-        _ => return None,
-    })
-}
-
-/// Returns the name of a type with a prefix, such as `google.protobuf.Duration`.
-pub(super) fn type_name(expr: &IdedExpr) -> Option<String> {
-    qualified(expr).filter(|name| name.contains('.') && type_of_name(name).is_some())
-}
-
-/// Returns the text of a name such as `a.b`.
-fn qualified(expr: &IdedExpr) -> Option<String> {
-    if let Expr::Ident(name) = &expr.expr {
-        return Some(name.clone());
-    }
-    let Expr::Select(select) = &expr.expr else {
-        return None;
-    };
-    let prefix = qualified(&select.operand).filter(|_| !select.test)?;
-    Some(format!("{prefix}.{}", select.field))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{budget, lists, pairs, parse, reads::Reads, rule::Rule};
+use super::{budget, lists, logic, pairs, parse, reads::Reads, rule::Rule};
 use crate::{error::CauseReason, node::Node};
 
 /// Variables of a rule.
@@ -24,7 +24,7 @@ fn compile(rule: &Value, node: &Node) -> Rule {
     let mut shapes = lists::Shapes::default();
     let mut parse = |source: &str| {
         let typed = parse(source).map(|program| lists::typed(program, node, &mut shapes));
-        typed.map(pairs::replaced)
+        typed.map(pairs::replaced).map(logic::replaced)
     };
     let program = parse(&source);
     let message_program = text("messageExpression")

@@ -19,7 +19,7 @@ use super::authorizer::{
 use super::names::MEMBER;
 use super::parts::parts_mut;
 use super::problem::CompilationError;
-use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, message, pairs, parse, shape};
+use super::{LIBRARY, OUT_OF_BUDGET, budget, error_text, lists, logic, message, pairs, parse, shape};
 use crate::node::Node;
 
 /// Variable with the fields of the composed variables of a policy.
@@ -50,7 +50,8 @@ impl Program {
     /// Compiles an expression. `roots` are the names of its variables.
     pub fn compile(source: &str, roots: &[&str]) -> Result<Self, CompilationError> {
         let mut shapes = lists::Shapes::default();
-        let mut expr = pairs::replaced(lists::typed(parse(source)?, &UNTYPED, &mut shapes));
+        let typed = lists::typed(parse(source)?, &UNTYPED, &mut shapes);
+        let mut expr = logic::replaced(pairs::replaced(typed));
         let mut rewrite = Rewrite {
             roots,
             bound: Vec::new(),

@@ -1,26 +1,29 @@
 //! Functions for rules: those of the crates, with replacements where Kubernetes behaves
 //! differently.
 
-use std::{cell::RefCell, cmp::Ordering, collections::HashMap};
+mod collections;
+mod conversions;
+mod formats;
+mod template;
+mod texts;
 
-use std::sync::Arc;
+use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use kube_cel::{
     KubeCelExt as _,
     cel::{
-        Context, ExecutionError, FunctionContext, IdedExpr, ResolveResult, Value as Cel,
-        common::ast::{CallExpr, Expr},
+        Context, ExecutionError, ResolveResult, Value as Cel,
         extractors::{Arguments, This},
-        functions,
-        objects::{Opaque, OptionalValue},
     },
 };
 use regex::Regex;
 
-use super::macros::SORT_BY_KEYS;
 use super::names::NEGATE;
-use super::{authorizer, budget, dynamic, message, pairs, shape, time_zone};
+use super::{authorizer, budget, dynamic, logic, message, pairs, shape, time_zone};
 use crate::pattern;
+
+#[cfg(test)]
+pub(super) use conversions::type_name;
 
 /// Maximum number of cached patterns.
 const PATTERNS_MAX: usize = 64;
@@ -32,24 +35,17 @@ thread_local! {
 pub(super) fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("size", size);
-    context.add_function("string", string);
-    context.add_function("int", int);
-    context.add_function("uint", uint);
-    context.add_function("double", double);
-    context.add_function("duration", duration);
-    context.add_function("timestamp", timestamp);
     context.add_function("matches", matches);
     context.add_function("dyn", dynamic);
-    context.add_function("type", type_of);
-    for name in TYPES {
-        context.add_variable_from_value(name, Cel::Opaque(Arc::new(TypeName(name))));
-    }
     context.add_function(NEGATE, negate);
-    context.add_function("lists.range", range);
-    context.add_function(SORT_BY_KEYS, sort_by_keys);
     context.add_function("replace", replace);
     context.add_function("join", join);
-    context.add_function("format.named", named_format);
+    collections::register(&mut context);
+    conversions::register(&mut context);
+    formats::register(&mut context);
+    template::register(&mut context);
+    texts::register(&mut context);
+    logic::register(&mut context);
     time_zone::register(&mut context);
     budget::register(&mut context);
     shape::register(&mut context);
@@ -80,63 +76,6 @@ fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
     Ok(i64::try_from(size).unwrap_or(i64::MAX))
 }
 
-/// Function of the crate that converts a value.
-type Conversion = fn(&FunctionContext<'_, '_>, This<Cel>) -> ResolveResult;
-
-/// Converts a value with a function of the crate. Its errors contain the value, which may be secret.
-fn convert(
-    conversion: Conversion,
-    (ftx, This(value)): (&FunctionContext<'_, '_>, This<Cel>),
-    to: &str,
-) -> ResolveResult {
-    if !is_scalar(&value) {
-        return Err(ExecutionError::NoSuchOverload);
-    }
-    let is_text = matches!(value, Cel::String(_));
-    conversion(ftx, This(value)).map_err(|err| if is_text { conversion_error(to) } else { err })
-}
-
-/// Returns true for values that conversions between simple types accept.
-fn is_scalar(value: &Cel) -> bool {
-    matches!(value, Cel::String(_) | Cel::Int(_) | Cel::UInt(_) | Cel::Float(_))
-}
-
-fn conversion_error(to: &str) -> ExecutionError {
-    ExecutionError::function_error(to, format!("type conversion error from 'string' to '{to}'"))
-}
-
-fn int(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
-    convert(functions::int, (ftx, this), "int")
-}
-
-fn uint(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
-    convert(functions::uint, (ftx, this), "uint")
-}
-
-fn double(ftx: &FunctionContext<'_, '_>, this: This<Cel>) -> ResolveResult {
-    convert(functions::double, (ftx, this), "double")
-}
-
-fn duration(text: Arc<String>) -> ResolveResult {
-    functions::duration(text).map_err(|_| conversion_error("google.protobuf.Duration"))
-}
-
-fn timestamp(text: Arc<String>) -> ResolveResult {
-    functions::timestamp(text).map_err(|_| conversion_error("google.protobuf.Timestamp"))
-}
-
-/// Converts a value to a text. The crate does not convert truth values.
-fn string(ftx: &FunctionContext<'_, '_>, This(value): This<Cel>) -> ResolveResult {
-    if let Cel::Bool(flag) = value {
-        return Ok(Cel::String(Arc::new(flag.to_string())));
-    }
-    if is_scalar(&value) || matches!(value, Cel::Timestamp(_) | Cel::Duration(_) | Cel::Bytes(_)) {
-        functions::string(ftx, This(value))
-    } else {
-        Err(ExecutionError::NoSuchOverload)
-    }
-}
-
 /// Matches a regular expression in the syntax of Go's RE2, like `pattern` of a schema.
 fn matches(This(text): This<Arc<String>>, regex: Arc<String>) -> Result<bool, ExecutionError> {
     PATTERNS.with_borrow_mut(|patterns| {
@@ -154,54 +93,6 @@ fn matches(This(text): This<Arc<String>>, regex: Arc<String>) -> Result<bool, Ex
         patterns.insert(regex.as_str().to_owned(), compiled);
         Ok(is_match)
     })
-}
-
-/// Names of types for comparisons with `type(x)`.
-const TYPES: [&str; 11] = [
-    "bool",
-    "bytes",
-    "double",
-    "int",
-    "list",
-    "map",
-    "null_type",
-    "string",
-    "type",
-    "uint",
-    "optional_type",
-];
-
-/// Type as a value.
-#[derive(Debug, PartialEq, Eq)]
-struct TypeName(&'static str);
-
-impl Opaque for TypeName {
-    fn runtime_type_name(&self) -> &str {
-        "type"
-    }
-}
-
-fn type_of(This(value): This<Cel>) -> ResolveResult {
-    let name = match &value {
-        Cel::Bool(_) => "bool",
-        Cel::Bytes(_) => "bytes",
-        Cel::Float(_) => "double",
-        Cel::Int(_) => "int",
-        Cel::UInt(_) => "uint",
-        Cel::List(_) => "list",
-        Cel::Map(_) => "map",
-        Cel::Null => "null_type",
-        Cel::String(_) => "string",
-        Cel::Opaque(opaque) => {
-            let own = opaque.runtime_type_name();
-            let known = TYPES.iter().find(|name| **name == own);
-            known.ok_or(ExecutionError::NoSuchOverload)?
-        }
-        Cel::Function(..) | Cel::Duration(_) | Cel::Timestamp(_) => {
-            return Err(ExecutionError::NoSuchOverload);
-        }
-    };
-    Ok(Cel::Opaque(Arc::new(TypeName(name))))
 }
 
 /// Negates a number. The smallest integer has no negative.
@@ -256,86 +147,4 @@ fn join(This(items): This<Arc<Vec<Cel>>>, Arguments(args): Arguments) -> Resolve
     let bytes = texts.iter().map(|text| text.len()).sum::<usize>();
     budget::charge_text(bytes.saturating_add(separators))?;
     Ok(Cel::String(Arc::new(texts.join(separator))))
-}
-
-/// Names of formats.
-const FORMATS: [&str; 13] = [
-    "byte",
-    "date",
-    "datetime",
-    "dns1035Label",
-    "dns1035LabelPrefix",
-    "dns1123Label",
-    "dns1123LabelPrefix",
-    "dns1123Subdomain",
-    "dns1123SubdomainPrefix",
-    "labelValue",
-    "qualifiedName",
-    "uri",
-    "uuid",
-];
-
-/// Returns the format with a name, as an optional. The crate's function returns null for an unknown name.
-fn named_format(ftx: &FunctionContext<'_, '_>, name: Arc<String>) -> ResolveResult {
-    let found = match FORMATS.contains(&name.as_str()) {
-        true => {
-            let call = CallExpr {
-                func_name: format!("format.{name}"),
-                target: None,
-                args: Vec::new(),
-            };
-            let call = IdedExpr {
-                id: 0,
-                expr: Expr::Call(call),
-            };
-            OptionalValue::of(Cel::resolve(&call, ftx.ptx)?)
-        }
-        false => OptionalValue::none(),
-    };
-    Ok(Cel::Opaque(Arc::new(found)))
-}
-
-fn range(count: i64) -> ResolveResult {
-    let count = u64::try_from(count)
-        .map_err(|_| ExecutionError::function_error("lists.range", "range argument must be non-negative"))?;
-    budget::charge(count.saturating_mul(32))?;
-    let items = (0..)
-        .map(Cel::Int)
-        .take(usize::try_from(count).unwrap_or_default());
-    Ok(Cel::List(Arc::new(items.collect())))
-}
-
-/// Sorts a list by the list of the keys of its items, which must have one type.
-fn sort_by_keys(This(items): This<Arc<Vec<Cel>>>, keys: Arc<Vec<Cel>>) -> ResolveResult {
-    let failed = |text: &str| Err(ExecutionError::function_error("sortBy", text));
-    if keys.first().is_some_and(|first| compared(first, first).is_none()) {
-        return failed("list elements must be comparable");
-    }
-    if keys.windows(2).any(|pair| compared(&pair[0], &pair[1]).is_none()) {
-        return failed("list elements must have the same type");
-    }
-    let rounds = 1 + u64::from(keys.len().checked_ilog2().unwrap_or(0));
-    budget::charge(budget::size(&Cel::List(Arc::clone(&keys))).saturating_mul(rounds))?;
-    let mut sorted: Vec<(&Cel, &Cel)> = keys.iter().zip(items.iter()).collect();
-    sorted.sort_by(|(one, _), (other, _)| compared(one, other).unwrap_or(Ordering::Equal));
-    let sorted = sorted.into_iter().map(|(_, item)| item.clone());
-    Ok(Cel::List(Arc::new(sorted.collect())))
-}
-
-/// Compares two keys. Returns `None` if they have no order.
-fn compared(one: &Cel, other: &Cel) -> Option<Ordering> {
-    match (one, other) {
-        (Cel::Bool(one), Cel::Bool(other)) => Some(one.cmp(other)),
-        (Cel::Int(one), Cel::Int(other)) => Some(one.cmp(other)),
-        (Cel::UInt(one), Cel::UInt(other)) => Some(one.cmp(other)),
-        // NaN is not comparable, but the order must be total.
-        (Cel::Float(one), Cel::Float(other)) => {
-            Some(one.partial_cmp(other).unwrap_or_else(|| one.total_cmp(other)))
-        }
-        (Cel::String(one), Cel::String(other)) => Some(one.cmp(other)),
-        (Cel::Bytes(one), Cel::Bytes(other)) => Some(one.cmp(other)),
-        (Cel::Duration(one), Cel::Duration(other)) => Some(one.cmp(other)),
-        (Cel::Timestamp(one), Cel::Timestamp(other)) => Some(one.cmp(other)),
-        (_, _) => None,
-    }
 }

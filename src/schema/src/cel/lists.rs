@@ -10,13 +10,15 @@ use kube_cel::cel::{
 };
 
 use super::{
+    checker::type_name,
     escape,
     macros::SORT_BY_KEYS,
-    names::{AMONG, SELECT},
+    names::{AMONG, MEMBER, SELECT},
     parts::parts_mut,
     shape::{MERGE, SAME, Shape},
 };
 use crate::node::{ListType, Node};
+use crate::types::Types as NodeTypes;
 
 /// Shapes of a rule's calls, passed as variables.
 #[derive(Debug, Default)]
@@ -119,6 +121,17 @@ impl<'n> Type<'n> {
         }
     }
 
+    /// Returns true for values without fields.
+    fn is_simple(&self) -> bool {
+        match self {
+            Self::Part(node) => {
+                ![NodeTypes::OBJECT, NodeTypes::default()].contains(&node.types)
+                    && node.properties().next().is_none()
+            }
+            Self::Unknown | Self::ListOf(_) => false,
+        }
+    }
+
     /// Returns true for lists of type `set` or `map`, which `+` merges.
     fn merges(&self) -> bool {
         match self {
@@ -142,8 +155,13 @@ impl Typing<'_, '_> {
             self.visit(part);
         }
         if let Expr::Select(select) = &expr.expr {
-            if !select.test && is_optional(&select.operand) {
+            if is_optional(&select.operand) {
                 choose(expr);
+            } else if !select.test && self.types.of(&select.operand).is_simple() {
+                let select = selection(expr);
+                expr.expr = call(MEMBER, select);
+            } else if let Some(name) = type_name(expr) {
+                expr.expr = Expr::Ident(name);
             }
         } else {
             self.replace(expr);
@@ -161,6 +179,17 @@ impl Typing<'_, '_> {
         self.types = outer;
     }
 
+    /// Returns true if the type of the value is known and not a number of any type.
+    fn has_one_type(&self, expr: &IdedExpr) -> bool {
+        if let Expr::Literal(literal) = &expr.expr {
+            return !matches!(
+                literal,
+                LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Double(_)
+            );
+        }
+        matches!(self.types.of(expr), Type::Part(_))
+    }
+
     /// Replaces an operator on a set or map, or on a value that contains one, by a call.
     fn replace(&mut self, expr: &mut IdedExpr) {
         let id = expr.id;
@@ -173,9 +202,12 @@ impl Typing<'_, '_> {
         let [left, right] = &call.args[..] else { return };
         let (function, shape) = match call.func_name.as_str() {
             operators::EQUALS | operators::NOT_EQUALS => {
-                // The crate's `==` never treats two optional values as equal.
-                let plain = [left, right].into_iter().any(is_optional).then(Shape::plain);
-                (SAME, self.types.of(left).shape().or(plain))
+                // The crate's `==` never treats two optional values or numbers of different types as equal.
+                let is_plain = [left, right].into_iter().any(is_optional)
+                    || ![left, right]
+                        .into_iter()
+                        .any(|operand| self.has_one_type(operand));
+                (SAME, self.types.of(left).shape().or(is_plain.then(Shape::plain)))
             }
             operators::ADD => {
                 let left = self.types.of(left);
@@ -185,7 +217,9 @@ impl Typing<'_, '_> {
             // value.
             operators::IN => {
                 let item = self.types.of(right).item();
-                (AMONG, item.or(|| self.types.of(left)).shape())
+                let is_plain = !self.has_one_type(left) && !are_texts(right);
+                let shape = item.or(|| self.types.of(left)).shape();
+                (AMONG, shape.or(is_plain.then(Shape::plain)))
             }
             _ => return,
         };
@@ -210,6 +244,15 @@ impl Typing<'_, '_> {
     }
 }
 
+/// Returns true for a list of texts.
+fn are_texts(expr: &IdedExpr) -> bool {
+    let Expr::List(list) = &expr.expr else {
+        return false;
+    };
+    let is_text = |item: &IdedExpr| matches!(&item.expr, Expr::Literal(LiteralValue::String(_)));
+    list.elements.iter().all(is_text)
+}
+
 /// Returns true if the form of the expression shows that its value is optional.
 fn is_optional(expr: &IdedExpr) -> bool {
     let Expr::Call(call) = &expr.expr else {
@@ -224,23 +267,41 @@ fn is_optional(expr: &IdedExpr) -> bool {
     }
 }
 
-/// Replaces a field selection on an optional object by a call.
+/// Replaces a field selection on an optional object, or the test of a field, by a call.
 fn choose(expr: &mut IdedExpr) {
     let id = expr.id;
+    let is_test = matches!(&expr.expr, Expr::Select(select) if select.test);
+    let chosen = call(SELECT, selection(expr));
+    expr.expr = match is_test {
+        false => chosen,
+        true => Expr::Call(CallExpr {
+            func_name: "hasValue".to_owned(),
+            target: Some(Box::new(IdedExpr { id, expr: chosen })),
+            args: Vec::new(),
+        }),
+    };
+}
+
+/// Takes the object and the name of the field from a selection.
+fn selection(expr: &mut IdedExpr) -> Vec<IdedExpr> {
+    let id = expr.id;
     let Expr::Select(select) = &mut expr.expr else {
-        return;
+        return Vec::new();
     };
     let field = LiteralValue::String(select.field.as_str().into());
     let field = IdedExpr {
         id,
         expr: Expr::Literal(field),
     };
-    let args = vec![std::mem::take(&mut *select.operand), field];
-    expr.expr = Expr::Call(CallExpr {
-        func_name: SELECT.to_owned(),
+    vec![std::mem::take(&mut *select.operand), field]
+}
+
+fn call(function: &str, args: Vec<IdedExpr>) -> Expr {
+    Expr::Call(CallExpr {
+        func_name: function.to_owned(),
         target: None,
         args,
-    });
+    })
 }
 
 /// Variables in scope, innermost last.

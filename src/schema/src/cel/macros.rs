@@ -332,6 +332,11 @@ impl Expander {
 
 /// Returns true for a selection of a field, or for an object literal, with a name in backticks.
 fn has_quoted_name(expr: &Expr) -> bool {
+    if let Expr::Call(call) = expr {
+        let field = call.args.last().map(|field| &field.expr);
+        return call.func_name == operators::OPT_SELECT
+            && matches!(field, Some(Expr::Literal(LiteralValue::String(name))) if name.inner().starts_with('`'));
+    }
     if let Expr::Struct(literal) = expr {
         let fields = literal.entries.iter();
         fields

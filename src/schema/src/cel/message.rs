@@ -59,6 +59,14 @@ fn message(name: Arc<String>, fields: Cel) -> ResolveResult {
     let Cel::Map(mut fields) = fields else {
         return Err(ExecutionError::NoSuchOverload);
     };
+    // As in kube-apiserver, objects of other types do not exist, although the checker knows their fields.
+    let root = name.split('.').next().unwrap_or_default();
+    if !["Object", "JSONPatch"].contains(&root) {
+        return Err(ExecutionError::function_error(
+            "message",
+            format!("unknown type '{name}'"),
+        ));
+    }
     let map = Arc::make_mut(&mut fields.map);
     map.insert(Key::from(TYPE.to_owned()), Cel::String(name));
     Ok(Cel::Map(fields))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kube_cel::cel::{ParseErrors, common::ast::SourceInfo, parser::Parser};
 
 use super::macros::{QUOTED_NAME, origin};
+use super::spelling;
 
 /// Maximum number of problems in an error.
 const PROBLEMS_MAX: usize = 100;
@@ -12,6 +13,8 @@ const PROBLEMS_MAX: usize = 100;
 const ILLEGAL: &str = "\n$";
 /// Characters that are wider than a dot and a caret.
 const WIDE_DOT: char = '\u{ff0e}';
+/// Second error of a name that is no identifier.
+const UNSUPPORTED_FIELD: &str = "unsupported ident kind";
 const WIDE_CARET: char = '\u{ff3e}';
 
 /// Error in an expression, with its line (from 1) and column (from 0).
@@ -37,17 +40,25 @@ impl Problem {
 
 /// Finds the places of the parts of an expression that the parser accepts. It returns places only
 /// with errors, so this parses the expression with an illegal character at its end.
-fn places(source: &str) -> Option<Arc<SourceInfo>> {
+pub(super) fn places(source: &str) -> Option<Arc<SourceInfo>> {
     let parser = Parser::default().enable_optional_syntax(true);
     let rejected = parser.parse(&format!("{source}{ILLEGAL}")).err()?;
     rejected.errors.into_iter().next()?.source_info
 }
 
 pub(super) fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationError {
-    let problems = errors.errors.iter().map(|err| Problem {
-        line: usize::try_from(err.pos.0).unwrap_or(1).max(1),
-        column: usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1),
-        text: literal_as_field(&err.msg).unwrap_or_else(|| err.msg.clone()),
+    let problems = errors.errors.iter().flat_map(|err| {
+        let line = usize::try_from(err.pos.0).unwrap_or(1).max(1);
+        let column = usize::try_from(err.pos.1).unwrap_or(1).saturating_sub(1);
+        let text = in_words_of_cel_go(&err.msg).unwrap_or_else(|| err.msg.clone());
+        let column = match text.as_str() {
+            // The sign belongs to the literal.
+            "invalid int literal" => column.saturating_sub(usize::from(is_sign(source, line, column))),
+            _ => column,
+        };
+        let more = is_wrong_field(&text).then(|| UNSUPPORTED_FIELD.to_owned());
+        let texts = std::iter::once(text).chain(more);
+        texts.map(move |text| Problem { line, column, text })
     });
     CompilationError {
         expression: source.to_owned(),
@@ -55,9 +66,24 @@ pub(super) fn syntax_error(source: &str, errors: &ParseErrors) -> CompilationErr
     }
 }
 
-/// Returns the error of `cel-go` for the selection of a field with the name of a literal, as in `a.true`. Its
+/// Returns true if the character before a place is a minus sign.
+fn is_sign(source: &str, line: usize, column: usize) -> bool {
+    let line = source.lines().nth(line - 1).unwrap_or_default();
+    column > 0 && line.chars().nth(column - 1) == Some('-')
+}
+
+/// Returns true for the error of a name after `.?` that is no identifier. `cel-go` reports it twice.
+fn is_wrong_field(text: &str) -> bool {
+    text.starts_with("Syntax error: mismatched input")
+        && text.ends_with("expecting {IDENTIFIER, ESC_IDENTIFIER}")
+}
+
+/// Returns the error of `cel-go` for a faulty character, or for the selection of a field with the name of a literal, as in `a.true`. Its
 /// grammar differs from that of the crate.
-fn literal_as_field(message: &str) -> Option<String> {
+fn in_words_of_cel_go(message: &str) -> Option<String> {
+    if message.starts_with("invalid string literal: InvalidUnicode") {
+        return Some("invalid unicode code point".to_owned());
+    }
     let input = message.strip_prefix("Syntax error: no viable alternative at input '.")?;
     let name = input.strip_suffix('\'')?;
     let is_literal = ["true", "false", "null"].contains(&name);
@@ -81,6 +107,7 @@ impl CompilationError {
 
     /// Creates the error from the problems of parts of the expression, by their identifiers.
     pub(super) fn new(source: &str, problems: Vec<(u64, String)>) -> Self {
+        let source = &*spelling::plain(source);
         let places = places(source);
         let offset = |part: u64| {
             let places = places.as_ref();

@@ -173,8 +173,7 @@ fn same(left: Cel, right: Cel, by: Cel) -> ResolveResult {
 fn among(item: Cel, container: Cel, by: Cel) -> ResolveResult {
     let by = shape(&by)?;
     if let Cel::Map(map) = &container {
-        let key: Key = item.try_into().map_err(|_| ExecutionError::NoSuchOverload)?;
-        return Ok(Cel::Bool(map.map.contains_key(&key)));
+        return Ok(Cel::Bool(map.map.iter().any(|(key, _)| Cel::from(key) == item)));
     }
     let Cel::List(items) = &container else {
         return Err(ExecutionError::NoSuchOverload);
@@ -199,7 +198,12 @@ pub(super) fn select(object: Cel, field: Arc<String>) -> ResolveResult {
     let found = match inner {
         None | Some(Cel::Null) => None,
         Some(Cel::Map(object)) => object.map.get(&Key::String(field)),
-        Some(_) => return Err(ExecutionError::NoSuchOverload),
+        Some(Cel::List(_)) => {
+            let text = "unsupported index type 'string' in list";
+            return Err(ExecutionError::function_error("select", text));
+        }
+        // Other values have no fields.
+        Some(_) => None,
     };
     let found = found.cloned().map_or_else(OptionalValue::none, OptionalValue::of);
     Ok(Cel::Opaque(Arc::new(found)))

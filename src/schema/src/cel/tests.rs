@@ -680,3 +680,5 @@ fn named_formats_are_optional() {
         assert!(holds(json!({"type": "string"}), rule, json!("x")), "{rule}");
     }
 }
+
+mod values;

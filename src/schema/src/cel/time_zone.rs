@@ -60,7 +60,7 @@ fn zoned(time: &Time, zone: TimeZone) -> Result<Zoned, ExecutionError> {
 fn parse(text: &str) -> Option<TimeZone> {
     let Some((hours, minutes)) = text.split_once(':') else {
         return match text {
-            "" | "UTC" => Some(TimeZone::UTC),
+            "" | "UTC" | "Local" => Some(TimeZone::UTC),
             name => TimeZone::get(name).ok(),
         };
     };

@@ -3,7 +3,7 @@
 use super::decl::Decl;
 use super::functions::{self, Overload};
 use super::show::Root;
-use super::types::Type;
+use super::types::{Record, Type};
 
 /// Name of the type of an operation of a JSON patch.
 pub(super) const PATCH: &str = "JSONPatch";
@@ -58,6 +58,11 @@ impl<'d> Environment<'d> {
             path.is_some_and(|path| path.starts_with('.'))
         };
         self.has_patches && (name == PATCH || name == CONFIGURATION || is_part())
+    }
+
+    /// Returns the object type with this name, if a variable or one of its fields has it.
+    pub(super) fn record(&self, name: &str) -> Option<&'d Record> {
+        self.variables.iter().find_map(|(_, of)| of.record(name))
     }
 
     pub(super) fn overloads(&self, name: &str) -> Option<&'static [Overload]> {

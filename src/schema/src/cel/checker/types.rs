@@ -188,6 +188,18 @@ impl<'d> Type<'d> {
         first.into_iter().chain(second)
     }
 
+    /// Returns the object type with this name that is this type or a part of it.
+    pub(in crate::cel) fn record(&self, name: &str) -> Option<&'d Record> {
+        if let Self::Record(record) = self {
+            let mut fields = record.fields.values();
+            return match record.name == name {
+                true => Some(*record),
+                false => fields.find_map(|field| field.record(name)),
+            };
+        }
+        self.parts().find_map(|part| part.record(name))
+    }
+
     /// Returns the first parameter.
     pub(in crate::cel) fn parameter(&self) -> Option<&Self> {
         self.parts().next()
