@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cel::checker::{Checked, Decl, Environment};
 use crate::cel::cost::estimate;
+use crate::cel::dynamic::{self, Phase, Program};
 use crate::cel::library::type_name;
 use crate::cel::{LIBRARY, budget, error_text, lists, logic, pairs, parse, to_cel};
 use crate::node::Node;
@@ -188,6 +189,25 @@ fn values_equal_those_of_kubernetes() {
         Some(match Cel::resolve(&program, &scope) {
             Ok(value) => json!({"value": shown(&value)}),
             Err(err) => json!({"error": error_text(&err)}),
+        })
+    });
+}
+
+/// Admission policies evaluate expressions without a schema.
+#[test]
+fn values_without_schema_equal_those_of_kubernetes() {
+    compare("value", VALUES, |fixture, expression| {
+        if expression.contains("self") {
+            return None;
+        }
+        let decl = decl(fixture);
+        Checked::of(expression, &environment(&decl)).ok()?;
+        let program = Program::compile(expression, &[]).ok()?;
+        dynamic::start(Phase::Expressions);
+        let found = program.evaluate(&dynamic::variables(), &|_| None);
+        Some(match found {
+            Ok(value) => json!({"value": shown(&value)}),
+            Err(error) => json!({"error": error}),
         })
     });
 }
