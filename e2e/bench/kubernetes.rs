@@ -1,7 +1,10 @@
-//! Comparison of the embedded API server with kube-apiserver and etcd: the same kind, requests and client.
+//! Comparison of the embedded API server with kube-apiserver and etcd: the same kind, requests, client and limits.
+//!
+//! Rates, states and starts are measured with separate stores. Rates are measured for a fixed time, so the faster
+//! server creates more objects. Memory, files and restarts are measured with the same objects on both servers.
 //!
 //! `ROOFLET_KUBERNETES_PATH` has the directories of both programs; `cargo xtask bench-apiserver` sets it.
-//! `ROOFLET_BENCH_OBJECTS` is the number of objects of the last part (default: 50,000).
+//! `ROOFLET_BENCH_OBJECTS` is the number of objects for memory, files and restarts (default: 50,000).
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +16,7 @@ use futures::stream::{self, StreamExt as _};
 use rcgen::KeyPair;
 use reqwest::StatusCode;
 use reqwest::header::CONTENT_TYPE;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::apiserver::{Api, CLIENTS, NAMESPACE, Request, Watches, load, name, watch_latencies};
 use crate::harness::{Process, Scratch, free_port, repository};
@@ -23,9 +26,7 @@ use crate::stats::{Samples, head, row};
 const BINARIES: &str = "ROOFLET_KUBERNETES_PATH";
 const OBJECTS: &str = "ROOFLET_BENCH_OBJECTS";
 const TOKEN: &str = "admin-of-the-benchmark";
-/// Number of starts with an empty directory.
-const STARTS: usize = 3;
-/// Number of objects in the namespace that is listed and watched.
+/// Number of objects that are listed, watched and changed while rates are measured.
 const LISTED: usize = 500;
 /// Clients that create objects.
 const WRITERS: usize = 16;
@@ -70,7 +71,8 @@ pub(crate) fn run() {
     }
     println!(
         "\nRates: median (lowest-highest) of three runs of two seconds, then the median latency and the CPU time of the \
-         server per request. Watches: from sending a write to its event, median and 99th percentile."
+         server per request. Watches: from sending a write to its event, median and 99th percentile. Both servers have \
+         their default limits of requests. Memory, files and restart: {objects} equal objects on each server."
     );
 }
 
@@ -78,71 +80,105 @@ pub(crate) fn run() {
 type Figures = Vec<(String, String)>;
 
 fn measure(program: Program, binaries: &[PathBuf], objects: usize) -> Figures {
-    let mut figures = Figures::new();
-    let mut add = |measure: &str, result: String| figures.push((measure.to_owned(), result));
     let mut starts = Vec::new();
-    let mut server = loop {
+    let mut start = || {
         let begin = Instant::now();
         let server = Server::start(program, binaries);
         starts.push(begin.elapsed().as_secs_f64());
-        if starts.len() == STARTS {
-            break server;
-        }
+        server
     };
-    add("ready after its start, s", Samples::new(starts).to_string());
-    std::thread::sleep(SETTLE);
-    add("RSS with an empty store, MiB", server.resident_mib());
+    drop(start());
+    let rates = rates(program, &start());
+    let states = states(program, start(), objects);
+    let ready = (
+        "ready after its start, s".to_owned(),
+        Samples::new(starts).to_string(),
+    );
+    [vec![ready], rates, states].concat()
+}
+
+/// Measures the requests per second and the latency of watches. Objects are created last, so that all other
+/// operations run with the same objects on both servers.
+fn rates(program: Program, server: &Server) -> Figures {
+    let mut figures = Figures::new();
+    let processes = server.pids();
+    let api = &server.api;
+    let next = |cell: &Cell<usize>| cell.replace(cell.get() + 1);
+    let (created, patched, applied) = (Cell::new(0), Cell::new(0), Cell::new(0));
+    let operations: [(&str, &Request<'_>); 4] = [
+        ("get", &|| api.object(7)),
+        ("list 500", &|| api.list(LISTED)),
+        ("patch status", &|| {
+            let number = next(&patched);
+            let change = json!({"status": {"observedGeneration": number}});
+            api.patch(&format!("{}/status", name(number % LISTED)), &change)
+        }),
+        ("server-side apply", &|| {
+            let number = next(&applied);
+            api.apply(number % LISTED, number)
+        }),
+    ];
+    let create: (&str, &Request<'_>) = ("create", &|| api.create("created", next(&created)));
     server.runtime.block_on(async {
-        prepare(program, &server.api).await;
-        let processes = server.pids();
-        let created = Cell::new(0);
-        let next = |cell: &Cell<usize>| cell.replace(cell.get() + 1);
-        let api = &server.api;
-        let (patched, applied) = (Cell::new(0), Cell::new(0));
-        let operations: [(&str, &Request<'_>); 5] = [
-            ("create", &|| api.create("created", next(&created))),
-            ("get", &|| api.object(7)),
-            ("patch status", &|| {
-                let number = next(&patched);
-                let change = json!({"status": {"observedGeneration": number}});
-                api.patch(&format!("{}/status", name(number % LISTED)), &change)
-            }),
-            ("server-side apply", &|| {
-                let number = next(&applied);
-                api.apply(number % LISTED, number)
-            }),
-            ("list 500", &|| api.list(LISTED)),
-        ];
+        prepare(program, api, &[NAMESPACE, "created"]).await;
+        create_all(api, NAMESPACE, LISTED).await;
         for (operation, request) in operations {
-            for clients in CLIENTS {
-                let load = load(api, &processes, clients, request).await;
-                let (low, high) = load.rates;
-                let measure = format!("{operation}, {clients} clients: requests/s, ms, CPU ms");
-                let result = format!(
-                    "{:.0} ({low:.0}-{high:.0}), {:.1}, {:.2}",
-                    load.rate, load.median_ms, load.cpu_ms
-                );
-                add(&measure, result);
-            }
+            figures.extend(loads(api, &processes, operation, request).await);
         }
         for watches in WATCHES {
             let latencies = watch_latencies(api, watches).await;
-            let measure = format!("event at {} watches, ms", watches.count);
-            add(
-                &measure,
+            figures.push((
+                format!("event at {} watches, ms", watches.count),
                 format!("{:.1}, {:.1}", latencies.quantile(0.5), latencies.quantile(0.99)),
-            );
+            ));
         }
-        let begin = Instant::now();
-        create(api, "many", objects).await;
-        add(
-            &format!("{objects} objects: creation, s"),
-            format!("{:.1}", begin.elapsed().as_secs_f64()),
-        );
+        figures.extend(loads(api, &processes, create.0, create.1).await);
     });
+    figures.push((
+        "objects created by these runs".to_owned(),
+        created.get().to_string(),
+    ));
+    figures
+}
+
+async fn loads(api: &Api, processes: &[u32], operation: &str, request: &Request<'_>) -> Figures {
+    let mut figures = Figures::new();
+    for clients in CLIENTS {
+        let load = load(api, processes, clients, request).await;
+        let (low, high) = load.rates;
+        figures.push((
+            format!("{operation}, {clients} clients: requests/s, ms, CPU ms"),
+            format!(
+                "{:.0} ({low:.0}-{high:.0}), {:.1}, {:.2}",
+                load.rate, load.median_ms, load.cpu_ms
+            ),
+        ));
+    }
+    figures
+}
+
+/// Measures memory, files and a restart, with an empty store and with a fixed number of objects.
+fn states(program: Program, mut server: Server, objects: usize) -> Figures {
+    let mut figures = Figures::new();
+    let mut add = |measure: &str, result: String| figures.push((measure.to_owned(), result));
+    std::thread::sleep(SETTLE);
+    add("RSS with an empty store, MiB", server.resident_mib());
+    add("files with an empty store, MiB", server.files_mib());
+    let took = server.runtime.block_on(async {
+        prepare(program, &server.api, &[NAMESPACE]).await;
+        let begin = Instant::now();
+        create_all(&server.api, NAMESPACE, objects).await;
+        begin.elapsed()
+    });
+    add(
+        &format!("{objects} objects: creation, s"),
+        format!("{:.1}", took.as_secs_f64()),
+    );
+    let count = |server: &Server| server.runtime.block_on(count(&server.api));
+    assert_eq!(count(&server), objects, "objects before the restart");
     std::thread::sleep(SETTLE);
     add("then RSS, MiB", server.resident_mib());
-    add("files, MiB", format!("{}", disk_bytes(&server.data) >> 20));
+    add("then files, MiB", server.files_mib());
     let begin = Instant::now();
     server.restart();
     server.runtime.block_on(server.api.done(server.api.list(1)));
@@ -150,13 +186,24 @@ fn measure(program: Program, binaries: &[PathBuf], objects: usize) -> Figures {
         "restart until a list succeeds, s",
         format!("{:.1}", begin.elapsed().as_secs_f64()),
     );
+    assert_eq!(count(&server), objects, "objects after the restart");
     std::thread::sleep(SETTLE);
     add("RSS after the restart, MiB", server.resident_mib());
     figures
 }
 
-/// Creates the kind, unless the server has it, and the objects that are listed.
-async fn prepare(program: Program, api: &Api) {
+/// Returns the number of objects in the namespace.
+async fn count(api: &Api) -> usize {
+    let page: Value = serde_json::from_slice(&api.done(api.list(1)).await).expect("a list");
+    let remaining = page["metadata"]["remainingItemCount"]
+        .as_u64()
+        .unwrap_or_default();
+    let listed = page["items"].as_array().expect("a list has items").len();
+    listed + usize::try_from(remaining).expect("a number of objects")
+}
+
+/// Creates the kind, unless the server has it, and namespaces.
+async fn prepare(program: Program, api: &Api, namespaces: &[&str]) {
     if matches!(program, Program::Kubernetes) {
         let definitions = std::fs::read_to_string(repository("manifests/crds.yaml")).expect("readable");
         for definition in definitions
@@ -176,7 +223,7 @@ async fn prepare(program: Program, api: &Api) {
         })
         .await;
     }
-    for namespace in [NAMESPACE, "created", "many"] {
+    for namespace in namespaces {
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         api.done(
             api.client
@@ -185,11 +232,10 @@ async fn prepare(program: Program, api: &Api) {
         )
         .await;
     }
-    create(api, NAMESPACE, LISTED).await;
 }
 
 /// Creates objects with a number of requests at a time that both servers accept.
-async fn create(api: &Api, namespace: &str, count: usize) {
+async fn create_all(api: &Api, namespace: &str, count: usize) {
     let requests = stream::iter((0..count).map(|number| api.done(api.create(namespace, number))));
     let mut created = requests.buffer_unordered(WRITERS);
     while created.next().await.is_some() {}
@@ -283,6 +329,10 @@ impl Server {
 
     fn pids(&self) -> Vec<u32> {
         self.processes.iter().map(Process::pid).collect()
+    }
+
+    fn files_mib(&self) -> String {
+        (disk_bytes(&self.data) >> 20).to_string()
     }
 
     /// Returns the sum over the processes, and its parts if there are several.
