@@ -24,33 +24,44 @@ pub fn all() -> Vec<CustomResourceDefinition> {
         with_unobserved_status(CapacityPlan::crd()),
         ApiKey::crd(),
     ];
-    definitions.into_iter().map(without_unsigned_formats).collect()
+    definitions.into_iter().map(with_portable_schemas).collect()
 }
 
-/// Removes unsigned formats: Kubernetes supports only signed ones and warns about `uint32`. The
-/// minimum in the schema remains.
-fn without_unsigned_formats(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+/// Removes unsigned formats and the line breaks of the source code. Kubernetes supports only signed
+/// formats and warns about `uint32`; the minimum in the schema remains. `kubectl explain` wraps lines
+/// itself.
+fn with_portable_schemas(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let versions = definition.spec.versions.iter_mut();
     let schemas = versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
-    schemas.for_each(drop_unsigned);
+    schemas.for_each(make_portable);
     definition
 }
 
-fn drop_unsigned(schema: &mut JSONSchemaProps) {
+fn make_portable(schema: &mut JSONSchemaProps) {
     schema.format.take_if(|format| format.starts_with("uint"));
+    if let Some(description) = &mut schema.description {
+        *description = join_lines(description);
+    }
     schema
         .properties
         .iter_mut()
         .flat_map(|properties| properties.values_mut())
-        .for_each(drop_unsigned);
+        .for_each(make_portable);
     match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(item)) => drop_unsigned(item),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(drop_unsigned),
+        Some(JSONSchemaPropsOrArray::Schema(item)) => make_portable(item),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(make_portable),
         None => {}
     }
     if let Some(JSONSchemaPropsOrBool::Schema(rest)) = &mut schema.additional_properties {
-        drop_unsigned(rest);
+        make_portable(rest);
     }
+}
+
+/// Joins the lines of each paragraph. Empty lines separate paragraphs.
+fn join_lines(text: &str) -> String {
+    let paragraphs = text.split("\n\n");
+    let joined = paragraphs.map(|paragraph| paragraph.replace('\n', " "));
+    joined.collect::<Vec<_>>().join("\n\n")
 }
 
 /// Sets the default of `status`: no generation is observed. Without it, tools that follow kstatus read
@@ -82,6 +93,16 @@ pub fn to_yaml() -> Result<String, YamlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descriptions_have_no_line_breaks_within_paragraphs() {
+        let crds = to_yaml().expect("CRDs serialise");
+        assert!(crds.contains("for a replica with capacity, as a Go duration. Default: 60s. The request"));
+        assert_eq!(
+            join_lines("first\nsecond\n\nthird\nfourth"),
+            "first second\n\nthird fourth"
+        );
+    }
 
     #[test]
     fn manifests_contain_the_generated_crds() {
