@@ -9,6 +9,7 @@ use camino::Utf8PathBuf;
 use kube::Client;
 
 use super::Failure;
+use super::ui::address::address;
 use rooflet_agent::sync::ANSWER_GRACE;
 use rooflet_agent::workers::GRACE;
 use rooflet_agent::{
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", env = "ROOFLET_STATE_DIR", value_parser = super::directory("ROOFLET_STATE_DIR"), default_value_t = super::default_data_dir().join("agent"))]
     state_dir: Utf8PathBuf,
     /// Address of the agent's HTTP server. Port 0 selects a free port.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", value_parser = address)]
     listen: SocketAddr,
     #[command(flatten)]
     anonymous: AllowAnonymous,

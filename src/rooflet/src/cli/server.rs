@@ -14,6 +14,7 @@ use camino::Utf8PathBuf;
 
 use self::processes::Processes;
 use super::Failure;
+use super::ui::address::address;
 use super::ui::duration::duration;
 use rooflet_apiserver::{AuditPolicy, InFlightLimits};
 use rooflet_artifact::remote::HubAccess;
@@ -52,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, env = "ROOFLET_SERVER_DATA_DIR", value_parser = super::directory("ROOFLET_SERVER_DATA_DIR"), default_value_t = super::default_data_dir().join("server"))]
     data_dir: Utf8PathBuf,
     /// Address of the API server.
-    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT", value_parser = address)]
     listen: SocketAddr,
     /// Additional names and addresses for the API server's certificate. It always contains the
     /// loopback addresses and the address of --listen. If that is the unspecified address, it
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME[,…]", value_delimiter = ',')]
     tls_san: Vec<String>,
     /// Address of the OpenAI-compatible gateway.
-    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
+    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT", value_parser = address)]
     gateway_listen: SocketAddr,
     /// Address of the web page, or `off`. Beyond loopback, the page needs HTTPS.
     #[arg(long, default_value = super::DEFAULT_WEB_LISTEN, value_name = "ADDR:PORT")]
@@ -78,7 +79,7 @@ pub(crate) struct Args {
     /// Additional address of `/health` and `/metrics`, without keys. The gateway serves both at its
     /// own address, too, but with --require-keys `/metrics` only to this machine. If the server has
     /// the role gateway and others, this address serves API server and controller.
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     metrics_listen: Option<SocketAddr>,
     /// Web origins that may send requests to the gateway, such as `https://chat.example.com`; `*`
     /// for all. Pages of this machine (localhost) and of installed apps are always allowed. Clients

@@ -2,6 +2,7 @@
 //! standard error. Messages that cannot be written, for example because the reader has exited or
 //! the disk is full, are dropped.
 
+pub(crate) mod address;
 pub(crate) mod digits;
 pub(crate) mod duration;
 pub(crate) mod html;

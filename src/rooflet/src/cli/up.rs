@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use self::cluster::Cluster;
 use super::server::{settle, settle_web};
+use super::ui::address::address;
 use super::{Failure, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
@@ -52,10 +53,10 @@ pub(crate) struct Args {
     #[arg(long, env = "ROOFLET_MODEL_DIR", value_parser = super::directory("ROOFLET_MODEL_DIR"))]
     model_dir: Option<Utf8PathBuf>,
     /// Address of the API server.
-    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT")]
+    #[arg(long, default_value = super::DEFAULT_LISTEN, value_name = "ADDR:PORT", value_parser = address)]
     listen: SocketAddr,
     /// Address of the OpenAI-compatible gateway.
-    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT")]
+    #[arg(long, default_value = super::DEFAULT_GATEWAY_LISTEN, value_name = "ADDR:PORT", value_parser = address)]
     gateway_listen: SocketAddr,
     /// Address of the web page, or `off`. Beyond loopback, the page has HTTPS.
     #[arg(long, default_value = super::DEFAULT_WEB_LISTEN, value_name = "ADDR:PORT")]
