@@ -11,6 +11,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tracing::warn;
 
 use super::Failure;
+use super::ui::address::address;
 use super::ui::duration::duration;
 use rooflet_api::wire::TerminationMessage;
 use rooflet_base::clock::Clock;
@@ -33,11 +34,11 @@ pub(crate) struct Args {
     /// Directory of the model: config.json, tokenizer.json, *.safetensors.
     #[arg(long, value_name = "DIR")]
     model: Utf8PathBuf,
-    /// Served name: the `model` of requests.
+    /// Served name: the `model` of requests. Default: the last component of the path of --model.
     #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    name: String,
+    name: Option<String>,
     /// Listen on this TCP address.
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
     #[command(flatten)]
     anonymous: AllowAnonymous,
@@ -128,6 +129,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         (None, None) => unreachable!("the argument group requires one of both"),
     };
+    let name = match args.name {
+        Some(name) => name,
+        None => directory_name(&args.model).map_err(|err| Failure::new(ExitStatus::Usage, err))?,
+    };
     // Spans are recorded until the last request has ended, and exported afterwards.
     let traced = Tasks::new();
     let config = WorkerConfig {
@@ -138,7 +143,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             .load(&Clock::System, &CertificateMetrics::default())
             .map_err(|err| Failure::new(ExitStatus::Config, err))?,
         allowed_origins: args.allowed_origins.unwrap_or_default(),
-        name: args.name,
+        name,
         context_tokens: args.context_tokens,
         max_concurrency: usize::try_from(args.max_concurrency).expect("at most 1024"),
         max_queued: args
@@ -174,10 +179,32 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     })
 }
 
+/// Returns the last component of a path, also of `.` and `..`.
+fn directory_name(model: &Utf8Path) -> anyhow::Result<String> {
+    let last = model.file_name().map(str::to_owned);
+    let resolved = || model.canonicalize_utf8().ok()?.file_name().map(str::to_owned);
+    last.or_else(resolved).with_context(|| {
+        format!("--model {model} is not the path of a directory; pass the served name with --name")
+    })
+}
+
 /// Writes the termination message for the agent. A write error must not hide the message itself.
 fn write_termination_message(path: &Utf8Path, message: &TerminationMessage) {
     let text = serde_json::to_string(message).expect("two strings always serialise");
     if let Err(err) = std::fs::write(path, text) {
         warn!(%path, error = %err, "failed to write termination message");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_name_is_that_of_the_directory() {
+        let name = |path: &str| directory_name(Utf8Path::new(path)).ok();
+        assert_eq!(name("models/guide/"), Some("guide".to_owned()));
+        assert_eq!(name("."), Some("rooflet".to_owned()));
+        assert_eq!(name("/"), None);
     }
 }
