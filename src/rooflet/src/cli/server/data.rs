@@ -67,7 +67,8 @@ pub(in crate::cli) struct BackupArgs {
     backup: Utf8PathBuf,
     #[command(flatten)]
     location: Location,
-    /// Kubeconfig of the running server. Default: DATA_DIR/kubeconfig.
+    /// Kubeconfig of the running server. Default: DATA_DIR/kubeconfig, for `rooflet up`
+    /// DATA_DIR/../kubeconfig.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
@@ -127,7 +128,12 @@ async fn backup(args: &BackupArgs) -> anyhow::Result<()> {
         bail!("{} exists; choose another directory", args.backup);
     }
     if !data_dir.join(STORE).exists() {
-        bail!("{data_dir} has no {STORE}; set --data-dir to the data directory of the server");
+        let nested = data_dir.join("server");
+        let remedy = match nested.join(STORE).exists() {
+            true => format!("pass --data-dir {nested}"),
+            false => "set --data-dir to the data directory of the server".to_owned(),
+        };
+        bail!("{data_dir} has no {STORE}; {remedy}");
     }
     let partial = Utf8PathBuf::from(format!("{}.partial", args.backup));
     if partial.exists() {
@@ -165,7 +171,7 @@ async fn copy(args: &BackupArgs, to: &Utf8Path) -> anyhow::Result<Manifest> {
             let kubeconfig = args
                 .kubeconfig
                 .clone()
-                .unwrap_or_else(|| data_dir.join("kubeconfig"));
+                .unwrap_or_else(|| written_kubeconfig(data_dir));
             ui::progress(&format!("copying the store of the running server ({holder})"));
             download(kubeconfig, &store)
                 .await
@@ -200,6 +206,17 @@ async fn copy(args: &BackupArgs, to: &Utf8Path) -> anyhow::Result<Manifest> {
     rooflet_base::file::replace(to.join(MANIFEST).as_std_path(), &text)
         .with_context(|| format!("writing {MANIFEST}"))?;
     Ok(manifest)
+}
+
+/// Returns the kubeconfig that the running server wrote: beside its store, or for `rooflet up` in the
+/// parent directory.
+fn written_kubeconfig(data_dir: &Utf8Path) -> Utf8PathBuf {
+    let of_server = data_dir.join("kubeconfig");
+    let of_up = data_dir.parent().map(|parent| parent.join("kubeconfig"));
+    match of_up.filter(|path| !of_server.exists() && path.exists()) {
+        Some(path) => path,
+        None => of_server,
+    }
 }
 
 async fn download(kubeconfig: Utf8PathBuf, to: &Utf8Path) -> anyhow::Result<()> {
@@ -348,4 +365,23 @@ fn checksum(path: &Utf8Path) -> anyhow::Result<String> {
 
 fn print(line: std::fmt::Arguments<'_>) {
     ui::output(&format!("{line}\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rooflet_testing::TempDir;
+
+    #[test]
+    fn kubeconfig_is_beside_the_store_or_in_the_directory_of_up() {
+        let directory = TempDir::new();
+        let up = directory.path();
+        let store = up.join("server");
+        fs::create_dir(&store).expect("a new directory");
+        assert_eq!(written_kubeconfig(&store), store.join("kubeconfig"));
+        fs::write(up.join("kubeconfig"), "").expect("writable");
+        assert_eq!(written_kubeconfig(&store), up.join("kubeconfig"));
+        fs::write(store.join("kubeconfig"), "").expect("writable");
+        assert_eq!(written_kubeconfig(&store), store.join("kubeconfig"));
+    }
 }
