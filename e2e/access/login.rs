@@ -46,7 +46,7 @@ fn user_logs_in_with_a_token_and_has_the_role_of_an_administrators_binding() {
     let hash = hash.unwrap_or_else(|| panic!("no hash: {refused}"));
     let other = format!("sha256:{}", "0".repeat(64));
     let (is_done, refused) = login(&format!("--token-file {file} --ca-hash {other}"));
-    assert!(!is_done && refused.contains("not trusted"), "{refused}");
+    assert!(!is_done && refused.contains("has another hash"), "{refused}");
     let wrong = cluster.scratch.write("wrong", "a.b.c");
     let (is_done, refused) = login(&format!("--token-file {} --ca-hash {hash}", wrong.display()));
     assert!(

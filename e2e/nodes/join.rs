@@ -263,9 +263,12 @@ fn join_rejects_a_wrong_server_or_token() {
     let token = line.last().expect("a token");
     let hash = token.split('.').nth(1).expect("a hash");
     for (wrong, why) in [
-        (token.replace(hash, &"0".repeat(64)), "hash of the join command"),
+        (
+            token.replace(hash, &"0".repeat(64)),
+            "its certificate authority has another hash",
+        ),
         (token.replace(hash, "1"), "64 hexadecimal"),
-        ("secret".to_owned(), "a token consists"),
+        ("secret".to_owned(), "neither rf1.HASH.ID.SECRET"),
         ("abcdef.0123456789abcdef".to_owned(), "--ca-hash is missing"),
         (
             format!("rf1.{hash}.abcdef.0123456789abcdef"),

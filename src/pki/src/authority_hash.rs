@@ -19,6 +19,8 @@ use rooflet_base::mutex::lock;
 
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
+/// Error of the handshake with a server whose authority has another hash.
+pub(super) const OTHER_AUTHORITY: &str = "the server's authority has another hash";
 
 /// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as in kubeadm's
 /// `--discovery-token-ca-cert-hash` and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469).
@@ -151,11 +153,11 @@ impl ServerCertVerifier for Discovery {
                 .is_none_or(|hash| AuthorityHash::of(certificate) == Some(hash))
         };
         // The authority is at the end of the chain.
-        let authority = rest.iter().rev().find(matches).ok_or_else(|| {
-            rustls::Error::General(
-                "the server's authority does not have the hash of the join command".to_owned(),
-            )
-        })?;
+        let authority = rest
+            .iter()
+            .rev()
+            .find(matches)
+            .ok_or_else(|| rustls::Error::General(OTHER_AUTHORITY.to_owned()))?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), super::crypto())

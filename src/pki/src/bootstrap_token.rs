@@ -39,7 +39,7 @@ pub struct BootstrapToken {
 /// Error: the text is not a bootstrap token.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "a token consists of {ID_CHARACTERS} and {SECRET_CHARACTERS} lower-case letters and digits, separated by a dot; `rooflet token create` prints one"
+    "a bootstrap token consists of {ID_CHARACTERS} and {SECRET_CHARACTERS} lower-case letters and digits, separated by a dot; `rooflet token create` prints one"
 )]
 pub struct ParseBootstrapTokenError;
 

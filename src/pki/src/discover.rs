@@ -14,7 +14,7 @@ use tokio::io::{
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::authority_hash::{AuthorityHash, Discovery};
+use super::authority_hash::{AuthorityHash, Discovery, OTHER_AUTHORITY};
 use rooflet_base::clock::Clock;
 use rooflet_base::local_network::explain;
 
@@ -38,6 +38,11 @@ pub enum DiscoverError {
         #[source]
         err: io::Error,
     },
+    #[error(
+        "{address} is another server than the token or --ca-hash identifies: its certificate authority has another \
+         hash; check the address, or create a token on this server"
+    )]
+    OtherAuthority { address: String },
     #[error(
         "the certificate of {address} is not trusted; a server's certificate is valid for the addresses of its machine and for names added with `--tls-san`"
     )]
@@ -117,9 +122,14 @@ async fn connect(
     let stream = connecting.unwrap_or_else(|_| Err(late())).map_err(explained)?;
     let own_address = stream.local_addr().map_err(unreachable)?.ip();
     let handshake = tokio::time::timeout(TIMEOUT, connector.connect(name, stream)).await;
-    let distrusted = |err| DiscoverError::Handshake {
-        address: address.clone(),
-        err,
+    let distrusted = |err| match is_of_other_authority(&err) {
+        true => DiscoverError::OtherAuthority {
+            address: address.clone(),
+        },
+        false => DiscoverError::Handshake {
+            address: address.clone(),
+            err,
+        },
     };
     let mut stream = handshake.unwrap_or_else(|_| Err(late())).map_err(distrusted)?;
     // A server that does not state its time is not an error.
@@ -139,6 +149,14 @@ async fn connect(
         own_address,
         clock: difference,
     })
+}
+
+/// Returns whether a handshake failed because the server's authority has another hash.
+fn is_of_other_authority(err: &io::Error) -> bool {
+    let cause = err
+        .get_ref()
+        .and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::General(text)) if text == OTHER_AUTHORITY)
 }
 
 /// Reads the time of the server from the header `Date` of a response. The request has no credentials.

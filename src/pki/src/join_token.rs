@@ -73,8 +73,8 @@ mod tests {
             ("rf2.a.b.c", "has the form"),
             ("rf1.abcdef.0123456789abcdef", "64 hexadecimal"),
             (&text.replace("rf1.f", "rf1.x"), "64 hexadecimal"),
-            (&text[..text.len() - 1], "a token consists"),
-            (&format!("{text}.x"), "a token consists"),
+            (&text[..text.len() - 1], "a bootstrap token consists"),
+            (&format!("{text}.x"), "a bootstrap token consists"),
         ] {
             let err = wrong.parse::<JoinToken>().expect_err(wrong).to_string();
             assert!(err.contains(why), "{wrong}: {err}");

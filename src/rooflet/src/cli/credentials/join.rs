@@ -12,7 +12,7 @@ use crate::cli::ui::duration::seconds_within;
 use crate::cli::{Failure, ui};
 use rooflet_base::clock::Clock;
 use rooflet_base::error::ExitStatus;
-use rooflet_client::{CertificateKind, SigningError, sign, with_token};
+use rooflet_client::{ApiError, CertificateKind, SigningError, sign, with_token};
 use rooflet_composition::data_dir;
 use rooflet_launchd::Daemon;
 use rooflet_pki::kubeconfig;
@@ -95,7 +95,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             let status = match err {
                 DiscoverError::Url(_) => ExitStatus::Usage,
                 DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
-                DiscoverError::Clock { .. } | DiscoverError::Tls(_) => ExitStatus::Failure,
+                DiscoverError::OtherAuthority { .. }
+                | DiscoverError::Clock { .. }
+                | DiscoverError::Tls(_) => ExitStatus::Failure,
             };
             Failure::new(status, err)
         })?;
@@ -191,7 +193,10 @@ fn join_token(text: &str, ca_hash: Option<AuthorityHash>) -> Result<JoinToken, F
             false => Err(usage(anyhow!("--ca-hash differs from the hash in the token"))),
         };
     }
-    let token: BootstrapToken = text.parse().context("the token").map_err(usage)?;
+    let token: BootstrapToken = text
+        .parse()
+        .context("the token is neither rf1.HASH.ID.SECRET nor a bootstrap token ID.SECRET")
+        .map_err(usage)?;
     let authority = ca_hash.ok_or_else(|| {
         usage(anyhow!(
             "--ca-hash is missing: this token does not contain the hash"
@@ -203,8 +208,13 @@ fn join_token(text: &str, ca_hash: Option<AuthorityHash>) -> Result<JoinToken, F
 /// Adds the remedy if the name of the node is in use.
 fn explained(err: SigningError, node: &str) -> anyhow::Error {
     let is_in_use = matches!(&err, SigningError::Refused { message, .. } if message.contains(&format!("node {node} exists")));
+    let is_unknown_token = matches!(&err, SigningError::Api(ApiError::Unauthorized(_)));
     let err = anyhow::Error::from(err);
     match is_in_use {
+        false if is_unknown_token => err.context(
+            "the token is wrong, expired, deleted or used up: get a new one with `rooflet token create` on the \
+             control plane",
+        ),
         true => err.context(format!(
             "the name {node} is in use: pass another --node-name; if this machine is {node}, use a token of \
              `rooflet token create --node {node}`"

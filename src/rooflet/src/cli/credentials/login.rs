@@ -87,7 +87,9 @@ fn explained(err: DiscoverError) -> Failure {
     let status = match err {
         DiscoverError::Url(_) => ExitStatus::Usage,
         DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
-        DiscoverError::Clock { .. } | DiscoverError::Tls(_) => ExitStatus::Failure,
+        DiscoverError::OtherAuthority { .. } | DiscoverError::Clock { .. } | DiscoverError::Tls(_) => {
+            ExitStatus::Failure
+        }
     };
     Failure::new(status, err)
 }
