@@ -15,7 +15,7 @@ pub enum ApiError {
     #[error("object was modified concurrently: {0}")]
     Conflict(String),
     /// An object with this name exists.
-    #[error("already exists: {0}")]
+    #[error("{0}")]
     AlreadyExists(String),
     /// The server rejects the object; the message contains the fields.
     #[error("{0}")]

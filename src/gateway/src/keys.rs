@@ -159,7 +159,7 @@ impl Keys {
             )
         };
         found.map_err(|err| {
-            let hint = presented.as_ref().and_then(PresentedKey::hint).unwrap_or("…");
+            let hint = presented.as_ref().and_then(PresentedKey::hint);
             match err {
                 RejectKeyError::Missing => self.denied("MissingKey", denial::missing()),
                 RejectKeyError::NotRead => ApiError::unavailable(

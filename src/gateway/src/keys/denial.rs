@@ -19,8 +19,15 @@ pub(super) fn missing() -> ApiError {
     )
 }
 
-/// Returns the error of a key that is not accepted. `hint` is the end of the presented secret.
-pub(super) fn of_key(err: &KeyError, hint: &str) -> ApiError {
+/// Returns the error of a key that is not accepted. `hint` is the end of the presented secret; `None`
+/// if the key has not the form of a secret.
+pub(super) fn of_key(err: &KeyError, hint: Option<&str>) -> ApiError {
+    let Some(hint) = hint else {
+        return ApiError::unauthorized(
+            "Incorrect API key provided: it is incomplete or has additional characters. Send the complete key \
+             that `rooflet key create` printed.",
+        );
+    };
     ApiError::unauthorized(match err {
         KeyError::Unknown => format!(
             "Incorrect API key provided: it ends in `{hint}`. It may be deleted; `kubectl get apikeys` lists the keys."
@@ -98,6 +105,18 @@ pub(super) fn headers(limits: Limits, path: &str, now: Timestamp) -> HeaderMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn malformed_key_has_no_hint() {
+        let error = of_key(&KeyError::Unknown, None);
+        assert!(
+            error.message.contains("Send the complete key"),
+            "{}",
+            error.message
+        );
+        let error = of_key(&KeyError::Unknown, Some("…pYxK"));
+        assert!(error.message.contains("it ends in `…pYxK`"), "{}", error.message);
+    }
 
     #[test]
     fn states_limit_and_wait() {

@@ -119,6 +119,18 @@ struct Created<'a> {
     key: &'a ApiKey,
 }
 
+/// Adds the remedy if the name of a new key is in use.
+fn unused_name(err: ApiError, name: &str) -> anyhow::Error {
+    let is_in_use = matches!(err, ApiError::AlreadyExists(_));
+    let err = anyhow::Error::from(err);
+    match is_in_use {
+        true => err.context(format!(
+            "choose another name, or delete the key with `rooflet key delete {name}`"
+        )),
+        false => err,
+    }
+}
+
 async fn create(keys: &Api<ApiKey>, namespace: &str, args: CreateArgs) -> Result<(), Failure> {
     let secret = ApiKeySecret::generate().context("generating random numbers")?;
     let output = args.output;
@@ -127,7 +139,11 @@ async fn create(keys: &Api<ApiKey>, namespace: &str, args: CreateArgs) -> Result
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PostParams::default()
     };
-    let key = keys.create(&params, &key).await.map_err(ApiError::from)?;
+    let name = key.name_any();
+    let key = keys
+        .create(&params, &key)
+        .await
+        .map_err(|err| unused_name(ApiError::from(err), &name))?;
     let created = Created {
         secret: secret.reveal(),
         key: &key,
