@@ -123,6 +123,7 @@ impl View {
             match (table.text(), only) {
                 (Some(text), Some(_)) => text,
                 (Some(text), None) => format!("{title}\n{text}"),
+                (None, _) if self.problem(kind).is_some() => format!("{title}: unreadable\n"),
                 (None, _) => format!("{title}: none\n"),
             }
         };

@@ -143,6 +143,14 @@ fn json_has_numbers_and_null_for_unknown_figures() {
 }
 
 #[test]
+fn text_distinguishes_unreadable_tables_from_empty_ones() {
+    let problems = vec![Problem::new(TableKind::Macs, "forbidden")];
+    let view = View::new(&Objects::default(), problems, now());
+    assert_eq!(view.text(Some(TableKind::Macs)), "MACS: unreadable\n");
+    assert_eq!(view.text(Some(TableKind::Replicas)), "REPLICAS: none\n");
+}
+
+#[test]
 fn text_of_all_tables_names_empty_ones() {
     let text = View::new(&Objects::default(), Vec::new(), now()).text(None);
     assert_eq!(

@@ -27,8 +27,11 @@ pub(crate) async fn run(args: Args) -> Result<ExitStatus, Failure> {
     let view = read(&client, args.namespace, &Clock::System).await;
     let status = FleetStatus::new(&view);
     args.output.print(&status, || Ok(status.text()))?;
-    for problem in view.problems() {
-        ui::progress(&format!("error: {problem}"));
+    // The table contains the problems.
+    if !matches!(args.output, Output::Table) {
+        for problem in view.problems() {
+            ui::progress(&format!("error: {problem}"));
+        }
     }
     Ok(match view.problems().count() {
         0 => ExitStatus::Success,
