@@ -135,6 +135,10 @@ fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutS
         {
             Ok((revision.clone(), rollout))
         }
+        Some(revision) if rollout.stable_revision.is_none() => bail!(
+            "modeldeployments.rooflet.dev \"{name}\" has no steps to promote or abort: no revision was rolled out \
+             completely before {revision}"
+        ),
         Some(_) | None => bail!("modeldeployments.rooflet.dev \"{name}\" has no rollout in progress"),
     }
 }
@@ -229,6 +233,15 @@ mod tests {
     fn promotion_names_the_step_that_it_ends() {
         let mut canary = deployment(&json!({}));
         assert!(error(&canary, &Change::Abort).ends_with("has no rollout in progress"));
+        canary.status = Some(ModelDeploymentStatus {
+            rollout: RolloutStatus {
+                revision: Some("guide-a".to_owned()),
+                ..RolloutStatus::default()
+            },
+            ..ModelDeploymentStatus::default()
+        });
+        let problem = error(&canary, &Change::Promote(Promotion::Step));
+        assert!(problem.contains("has no steps to promote or abort"), "{problem}");
         canary.status = Some(ModelDeploymentStatus {
             rollout: RolloutStatus {
                 stable_revision: Some("guide-a".to_owned()),
