@@ -52,6 +52,15 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// Returns the purpose for log lines.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Agent { .. } => "agent",
+            Self::Gateway { .. } => "gateway",
+            Self::Operator { .. } => "operator",
+        }
+    }
+
     /// Returns the purpose of an agent that other machines reach at `address`.
     pub fn agent(node: &str, address: &str, hostname: &str) -> Self {
         let hostname = hostname.to_lowercase();
@@ -221,7 +230,10 @@ impl MachineCertificate {
             let is_due = self.held.is_due_or_revoked(&self.purpose, &self.tls, now);
             if is_known && now >= next_request && is_due {
                 match self.request(changed_rx.clone()).await {
-                    Ok(()) => info!(purpose = ?self.purpose, "received a certificate of the fleet"),
+                    Ok(()) => info!(
+                        purpose = self.purpose.label(),
+                        "received a certificate of the fleet"
+                    ),
                     Err(err) => warn!(
                         error = %Chain(&err),
                         "failed to get a certificate of the fleet; retrying in {} s", RETRY.as_secs()
