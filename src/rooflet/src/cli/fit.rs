@@ -227,7 +227,8 @@ pub(super) fn memory_size(text: &str) -> Result<Bytes, String> {
         Some(number) => format!("{}Gi", number.trim_end()),
         None => text.trim().trim_end_matches(['B', 'b']).to_owned(),
     };
-    let size = quantity::parse_bytes(&binary).map_err(|err| err.to_string())?;
+    let size = quantity::parse_bytes(&binary)
+        .map_err(|_| format!("`{text}` is not a size: write a number with a unit, such as 24Gi or 24GB"))?;
     if size < Bytes::gib(1) {
         return Err(format!("must be at least 1 GiB, such as 24Gi, but is {size}"));
     }

@@ -39,13 +39,7 @@ use rooflet_scheduler::capacity::{LoadModelError, PlanError, WantedModel};
 pub(super) struct Args {
     /// CapacityPlan manifest, such as examples/plan.yaml, instead of the flags for one model; `-`
     /// reads standard input.
-    #[arg(
-        long,
-        short = 'f',
-        value_name = "FILE",
-        conflicts_with_all = flags::OF_ONE_MODEL,
-        required_unless_present_any = ["model", "current"]
-    )]
+    #[arg(long, short = 'f', value_name = "FILE", conflicts_with_all = flags::OF_ONE_MODEL)]
     filename: Option<Utf8PathBuf>,
     /// Model: a name such as qwen3-8b with --quantization, or any other MODEL of `rooflet fit`.
     #[arg(long, requires_all = ["requests_per_second", "prompt", "answer"])]
@@ -134,6 +128,12 @@ pub(super) fn run(args: &Args) -> Result<ExitStatus, Failure> {
     let usage = |err: anyhow::Error| Failure::new(ExitStatus::Usage, err);
     let mut spec = match &args.filename {
         Some(file) => manifest::read(file).map_err(config)?,
+        None if args.model.is_none() && !args.current => {
+            return Err(usage(anyhow!(
+                "no demand specified: pass --filename FILE, or --model MODEL with --requests-per-second, --prompt and \
+                 --answer, or --current for the deployments of the cluster"
+            )));
+        }
         None if args.model.is_none() => {
             let spec = block_on(current::spec(args.kubeconfig.clone()))?;
             spec.ok_or_else(|| {

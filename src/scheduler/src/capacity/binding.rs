@@ -87,7 +87,7 @@ fn too_few_nodes(working: &Working<'_>) -> Option<Binding> {
         (nodes < planned.replicas).then(|| Binding {
             constraint: Constraint::Policy,
             why: format!(
-                "{} requires {} nodes, one per replica, but only {nodes} nodes can serve it",
+                "{} requires {} nodes, one per replica; number of nodes that can serve it: {nodes}",
                 working.name(model),
                 planned.replicas
             ),

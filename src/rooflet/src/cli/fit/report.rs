@@ -96,7 +96,9 @@ pub(super) fn text(fit: &Fit, model: &NamedModel, service: Service, chosen: &Cho
     match &fit.prediction {
         Some(prediction) => speed(&mut out, prediction, service, fit, machine),
         None if model.facts.dimensions.is_some() => {
-            out.push_str("\nThe speed is unknown: this machine has not been measured.\n");
+            out.push_str(
+                "\nThe speed is unknown: this machine has not been measured. `--probe now` measures it.\n",
+            );
         }
         None => {}
     }
@@ -301,7 +303,7 @@ fn left_out_parts(source: &WeightsSource) -> String {
 
 fn describe_cache(dimensions: &ModelDimensions, kv: Bytes, service: Service, fit: &Fit) -> String {
     let mut text = format!(
-        "{} of {} tokens, {} bits an element",
+        "{} of {} tokens, {} bits per element",
         streams(service.concurrency),
         service.context_tokens,
         fit.kv_bits

@@ -36,13 +36,15 @@ pub(super) fn text(verdict: &PlanVerdict) -> String {
     } else {
         format!("upper bound: {} times", number(verdict.demand_factor_bound))
     };
-    if verdict.feasible {
+    // Every multiple of no requests is possible.
+    let has_multiple = demands_requests(verdict);
+    if has_multiple && verdict.feasible {
         out += &format!(
             "\nThe fleet carries {} times the demand ({bound}); this placement carries {} times.\n",
             number(verdict.demand_factor),
             number(verdict.placement_factor)
         );
-    } else if verdict.unservable.is_empty() {
+    } else if has_multiple && verdict.unservable.is_empty() {
         out += &format!(
             "\nThe fleet carries {} times the demand ({bound}); the placement covers that part of the demand.\n",
             number(verdict.demand_factor)
@@ -55,8 +57,16 @@ pub(super) fn text(verdict: &PlanVerdict) -> String {
     out
 }
 
+/// Returns whether the demand has requests.
+fn demands_requests(verdict: &PlanVerdict) -> bool {
+    verdict.models.iter().any(|model| model.requests_per_second > 0.0)
+}
+
 /// States the effect of more memory, speed or disk space.
 pub(super) fn alternatives_text(verdict: &PlanVerdict) -> String {
+    if verdict.feasible && !demands_requests(verdict) {
+        return String::new();
+    }
     let (Some(memory), Some(speed)) = (
         verdict.headroom.twice_memory_factor,
         verdict.headroom.twice_speed_factor,
@@ -84,8 +94,8 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
         "FEASIBLE",
         "CARRIES",
         "BINDING",
-        "TOK/S A STREAM",
-        "TOK/S IN ALL",
+        "TOK/S PER STREAM",
+        "TOTAL TOK/S",
         "MEMORY USED",
         "SURVIVES LOSS",
         "PRICE",
@@ -118,7 +128,10 @@ pub(super) fn comparison(verdicts: &[(String, PlanVerdict)]) -> String {
         table.add_row([
             name.clone(),
             yes(verdict.feasible),
-            format!("{} x", number(verdict.demand_factor)),
+            match demands_requests(verdict) {
+                true => format!("{} x", number(verdict.demand_factor)),
+                false => "-".to_owned(),
+            },
             verdict.binding.clone().unwrap_or_default(),
             streams.join("; "),
             number(verdict.headroom.max_tokens_per_second),
@@ -168,6 +181,7 @@ pub(super) fn best(verdicts: &[(String, PlanVerdict)]) -> String {
             format!("No fleet carries the demand; {name} comes closest.")
         }
         ([], _, _) => "No fleet carries the demand.".to_owned(),
+        ([(only, _)], _, _) if verdicts.len() == 1 => format!("{only} carries the demand."),
         ([(only, _)], _, _) => format!("Only {only} carries the demand."),
         (_, _, Some((cheapest, _))) if priced && equal.contains(&cheapest.as_str()) => {
             format!("Of the fleets that carry the demand, {cheapest} costs the least and {most_words}.")
@@ -190,9 +204,9 @@ fn models(verdict: &PlanVerdict) -> Table {
         "FITS",
         "MEMORY",
         "STREAMS",
-        "TOK/S A STREAM",
+        "TOK/S PER STREAM",
         "FIRST TOKEN",
-        "REQ/S A NODE",
+        "REQ/S PER NODE",
         "BOUND BY",
     ]);
     let rows: usize = verdict.models.iter().map(|model| model.fits.len()).sum();

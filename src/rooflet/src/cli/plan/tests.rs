@@ -211,3 +211,38 @@ fn equal_fleets_are_reported_as_equal() {
         "Of the fleets that carry the demand, a costs the least; b carries the most."
     );
 }
+
+#[test]
+fn demand_is_required_and_the_error_names_its_flags() {
+    let line = Line::try_parse_from(["rooflet", FLEET]).expect("valid flags");
+    let problem = run(&line.args)
+        .map(|_| ())
+        .expect_err("no demand")
+        .error
+        .to_string();
+    assert!(problem.contains("--filename FILE, or --model MODEL"), "{problem}");
+}
+
+#[test]
+fn plan_without_requests_has_no_multiples() {
+    let line = Line::try_parse_from([
+        "rooflet",
+        "--model=qwen3-8b-4bit",
+        "--requests-per-second=0",
+        "--prompt=500",
+        "--answer=100",
+    ])
+    .expect("valid flags");
+    let mut spec = flags::spec(&line.args);
+    spec.fleet.macs = macs::fleet("2 x M4 16Gi").expect("valid Macs");
+    let verdict = ask(&line.args, &spec)
+        .map_err(|failure| failure.error)
+        .expect("a valid plan");
+    let text = table::text(&verdict);
+    assert!(verdict.feasible && !text.contains("times the demand"), "{text}");
+    let compared = table::comparison(&[("two".to_owned(), verdict)]);
+    assert!(
+        !compared.contains(" x ") && compared.contains("\ntwo carries the demand."),
+        "{compared}"
+    );
+}

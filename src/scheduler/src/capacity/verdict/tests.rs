@@ -335,7 +335,7 @@ fn reports_more_replicas_than_suitable_nodes() {
     let macs = json!([{"name": "mini", "chip": "M4", "memory": "16Gi", "count": 2}, {"name": "old", "chip": "M1", "memory": "8Gi", "count": 5}]);
     let verdict = answer(&question_of(json!({"demand": demand, "fleet": {"macs": macs}})));
     assert_eq!(verdict.binding.as_deref(), Some("Policy"), "{}", verdict.summary);
-    let expect = "qwen3-8b requires 3 nodes, one per replica, but only 2 nodes can serve it";
+    let expect = "qwen3-8b requires 3 nodes, one per replica; number of nodes that can serve it: 2";
     assert!(verdict.summary.contains(expect), "{}", verdict.summary);
 }
 
