@@ -1,4 +1,4 @@
-//! The commands of docs/tutorial.md, executed in their order.
+//! The commands of docs/tutorial.md, executed in their order, and the printed predictions of the documentation.
 
 use std::path::Path;
 use std::process::Command;
@@ -70,6 +70,89 @@ fn every_command_of_the_tutorial_succeeds() {
     assert!(count > 10, "the page has only {count} commands");
     let mut server = server.expect("the page starts a server");
     assert!(server.interrupt().success(), "{}", server.log());
+}
+
+/// Pages that show the output of `rooflet fit` and `rooflet plan`. Both compute from data sheets, so their output
+/// is the same on every machine.
+const PAGES_WITH_PREDICTIONS: [&str; 2] = ["docs/planning.md", "docs/tutorial.md"];
+
+/// Returns the predictions of a page: each command line with its output.
+fn predictions(page: &str) -> Vec<(String, Vec<String>)> {
+    let mut found: Vec<(String, Vec<String>)> = Vec::new();
+    for block in page.split("```console\n").skip(1) {
+        let block = block.split("```").next().unwrap_or_default();
+        for line in block.replace("\\\n", " ").lines() {
+            if let Some(command) = line.strip_prefix("$ ") {
+                found.push((command.to_owned(), Vec::new()));
+            } else if let Some((_, output)) = found.last_mut() {
+                output.push(line.to_owned());
+            }
+        }
+    }
+    let is_prediction = |command: &str| {
+        ["rooflet fit ", "rooflet plan "]
+            .iter()
+            .any(|verb| command.starts_with(verb))
+            && !command.contains("--current")
+    };
+    found.retain(|(command, output)| is_prediction(command) && !output.is_empty());
+    found
+}
+
+/// Returns the first line of `shown` that the output does not have at this position. The line `…` stands for any
+/// lines, and empty lines at the end do not count.
+fn missing_line<'a>(shown: &'a [String], output: &str) -> Option<&'a str> {
+    let mut lines = output.lines().map(str::trim_end);
+    let mut skips = false;
+    for line in shown.iter().map(|line| line.trim_end()) {
+        if line == "…" {
+            skips = true;
+            continue;
+        }
+        let found = match skips {
+            true => lines.any(|printed| printed == line),
+            false => lines.next() == Some(line),
+        };
+        if !found && !line.is_empty() {
+            return Some(line);
+        }
+        skips = false;
+    }
+    None
+}
+
+#[test]
+fn shown_predictions_are_those_of_the_binary() {
+    let scratch = Scratch::new();
+    let binaries = Path::new(rooflet()).parent().expect("the binary is in a folder");
+    let path = format!(
+        "{}:{}",
+        binaries.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let mut count = 0;
+    for name in PAGES_WITH_PREDICTIONS {
+        let page = std::fs::read_to_string(repository(name)).expect("the page exists");
+        for (command, shown) in predictions(&page) {
+            count += 1;
+            let command = command.replace("--html report.html", "");
+            // Exit code 3: the demand does not fit.
+            let output = shell(&format!("{command} || test $? = 3"), scratch.path(), &path);
+            let output = output.unwrap_or_else(|err| panic!("{name}: `{command}` failed: {err}"));
+            if let Some(line) = missing_line(&shown, &output) {
+                panic!("{name}: `{command}` does not print `{line}`; its output is:\n{output}");
+            }
+        }
+    }
+    assert!(count >= 5, "found {count} predictions only");
+}
+
+#[test]
+fn missing_lines_of_predictions_are_found() {
+    let shown = |lines: &[&str]| lines.iter().map(|&line| line.to_owned()).collect::<Vec<_>>();
+    assert_eq!(missing_line(&shown(&["a", "…", "c"]), "a\nb\nc\n"), None);
+    assert_eq!(missing_line(&shown(&["a", "c"]), "a\nb\nc\n"), Some("c"));
+    assert_eq!(missing_line(&shown(&["…", "d"]), "a\nb\n"), Some("d"));
 }
 
 /// Runs a command line in the repository's root. Returns its standard output, or its standard error
