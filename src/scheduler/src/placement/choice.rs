@@ -76,7 +76,7 @@ impl fmt::Display for ScoreTable {
         let rows: Vec<_> = self
             .rows
             .iter()
-            .map(|(node, score)| format!("{node} ({})", score.columns()))
+            .map(|(node, score)| format!("{node} ({})", score.describe()))
             .collect();
         f.write_str(&rows.join("; "))
     }

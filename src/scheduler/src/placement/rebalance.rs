@@ -98,8 +98,8 @@ fn better(request: &ReplicaRequest, from: &str, fleet: &mut Fleet) -> Option<Mov
         deployment: request.deployment.clone(),
         from: from.to_owned(),
         to: placement.node().to_owned(),
-        before: here.map_or_else(|words| words, |score| score.columns()),
-        after: there.columns(),
+        before: here.map_or_else(|words| words, |score| score.describe()),
+        after: there.describe(),
         arrival: arrival(request, placement.node(), fleet),
         makes_room_for: None,
     })

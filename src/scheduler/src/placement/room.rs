@@ -94,7 +94,7 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
             from: node.clone(),
             to: String::new(),
             before: match here {
-                Some(Ok(score)) => score.columns(),
+                Some(Ok(score)) => score.describe(),
                 Some(Err(rejection)) => rejection.summary().into_owned(),
                 None => String::new(),
             },
@@ -117,7 +117,7 @@ fn clear(candidate: &Candidate, request: &ReplicaRequest, fleet: &mut Fleet) -> 
         one.after = placement
             .table
             .chosen()
-            .map(|score| score.columns())
+            .map(|score| score.describe())
             .unwrap_or_default();
         true
     });

@@ -114,7 +114,7 @@ impl PlacementScore {
     }
 
     /// Returns the score as text.
-    pub(crate) fn columns(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for (count, what) in [
             (self.excess, "beyond maxSkew"),
