@@ -197,40 +197,9 @@ impl Planner<'_> {
         if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()).filter(is_bad) {
             return refuse(RefusalKind::Model, &bad.reason, bad.message.clone());
         }
-        if let Some(message) = self.observed.quarantined.get(&facts.fingerprint)
-            && !replica.terms.overridden
-        {
-            return refuse(RefusalKind::Permanent, "Quarantined", message.clone());
-        }
-        if self.observed.held_back.contains(&facts.fingerprint) && !replica.terms.overridden {
-            let message = "the model was running when the machine went down: it starts within a minute, unless the report of a kernel panic \
-                names the GPU's drivers"
-                .to_owned();
-            return refuse(RefusalKind::Temporary, "CheckingForPanic", message);
-        }
-        if let Some(leaked) = self.observed.leaked
-            && !replica.terms.overridden
-        {
-            let message = format!(
-                "{leaked} stayed wired after earlier workers exited, and another worker could leak more: restart the machine"
-            );
-            return refuse(RefusalKind::Temporary, "MemoryStaysWired", message);
-        }
         let stopped_for_memory = seen.is_some_and(|seen| seen.stopped_for_memory);
-        if stopped_for_memory && self.observed.pressure != Pressure::None {
-            return refuse(
-                RefusalKind::Temporary,
-                NODE_MEMORY_PRESSURE,
-                "stopped under memory pressure; restarts after enough memory has been available for a while"
-                    .to_owned(),
-            );
-        }
-        if self.observed.pressure == Pressure::Warning && !replica.terms.overridden {
-            return refuse(
-                RefusalKind::Temporary,
-                NODE_MEMORY_PRESSURE,
-                "the system reports low memory; starts when the warning ends".to_owned(),
-            );
+        if let Some(refusal) = self.refuse_for_state(replica, facts, stopped_for_memory) {
+            return refusal;
         }
         let demand = demand(replica, facts);
         if demand.context_tokens > facts.max_context_tokens {
@@ -249,6 +218,62 @@ impl Planner<'_> {
         if self.observed.probing {
             return Step::Wait(Wait::Probing);
         }
+        self.admit(key, replica, facts, demand, stopped_for_memory)
+    }
+
+    /// Refuses a replica because of the state of the machine, or because its model may have crashed it.
+    fn refuse_for_state(
+        &self,
+        replica: &DesiredReplica,
+        facts: &ServableModel,
+        stopped_for_memory: bool,
+    ) -> Option<Step> {
+        if let Some(message) = self.observed.quarantined.get(&facts.fingerprint)
+            && !replica.terms.overridden
+        {
+            return Some(refuse(RefusalKind::Permanent, "Quarantined", message.clone()));
+        }
+        if self.observed.held_back.contains(&facts.fingerprint) && !replica.terms.overridden {
+            let message = "the model was running when the machine went down: it starts within a minute, unless the report of a kernel panic \
+                names the GPU's drivers"
+                .to_owned();
+            return Some(refuse(RefusalKind::Temporary, "CheckingForPanic", message));
+        }
+        if let Some(leaked) = self.observed.leaked
+            && !replica.terms.overridden
+        {
+            let message = format!(
+                "{leaked} stayed wired after earlier workers exited, and another worker could leak more: restart the machine"
+            );
+            return Some(refuse(RefusalKind::Temporary, "MemoryStaysWired", message));
+        }
+        if stopped_for_memory && self.observed.pressure != Pressure::None {
+            return Some(refuse(
+                RefusalKind::Temporary,
+                NODE_MEMORY_PRESSURE,
+                "stopped under memory pressure; restarts after enough memory has been available for a while"
+                    .to_owned(),
+            ));
+        }
+        if self.observed.pressure == Pressure::Warning && !replica.terms.overridden {
+            return Some(refuse(
+                RefusalKind::Temporary,
+                NODE_MEMORY_PRESSURE,
+                "the system reports low memory; starts when the warning ends".to_owned(),
+            ));
+        }
+        None
+    }
+
+    /// Reserves memory, disk space and chip time for a replica and starts it, or refuses it.
+    fn admit(
+        &mut self,
+        key: &ReplicaKey,
+        replica: &DesiredReplica,
+        facts: &ServableModel,
+        demand: Demand,
+        stopped_for_memory: bool,
+    ) -> Step {
         let ask = ask(replica, facts, demand);
         let mut memory = self.observed.memory;
         if stopped_for_memory {
