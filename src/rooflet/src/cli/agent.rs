@@ -130,83 +130,166 @@ pub(crate) struct Args {
     stop_with_stdin: bool,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let unusable = |text: String| Failure::new(ExitStatus::Usage, anyhow::anyhow!(text));
-    let joined = Some(args.state_dir.join(KUBECONFIG_FILE)).filter(|path| path.exists());
-    let kubeconfig = args.kubeconfig.or(joined);
-    let pod = KubeconfigSource::of_pod().filter(|_| args.manifest_dir.is_none());
-    let api_server = kubeconfig.clone().map(KubeconfigSource::File).or(pod);
-    if api_server.is_none() && args.manifest_dir.is_none() {
-        return Err(unusable(
-            "this machine has not joined a control plane: run `rooflet join`, or pass --kubeconfig or --manifest-dir"
-                .to_owned(),
-        ));
+/// API server of the agent, with the credentials of a node that has joined a fleet.
+struct Joined {
+    /// `None` in a pod, and without an API server.
+    kubeconfig: Option<Utf8PathBuf>,
+    api_server: Option<KubeconfigSource>,
+    certificate: Option<NodeCertificate>,
+    token: Option<NodeToken>,
+}
+
+impl Joined {
+    async fn read(args: &Args) -> Result<Self, Failure> {
+        let stored = Some(args.state_dir.join(KUBECONFIG_FILE)).filter(|path| path.exists());
+        let kubeconfig = args.kubeconfig.clone().or(stored);
+        let pod = KubeconfigSource::of_pod().filter(|_| args.manifest_dir.is_none());
+        let api_server = kubeconfig.clone().map(KubeconfigSource::File).or(pod);
+        let Some(source) = &api_server else {
+            return match args.manifest_dir {
+                Some(_) => Ok(Self {
+                    kubeconfig: None,
+                    api_server: None,
+                    certificate: None,
+                    token: None,
+                }),
+                None => Err(usage(
+                    "this machine has not joined a control plane: run `rooflet join`, or pass --kubeconfig or \
+                     --manifest-dir",
+                )),
+            };
+        };
+        let certificate = client_certificate(source).await.map_err(config)?;
+        let certificate = certificate
+            .and_then(|pem| NodeCertificate::read(&pem))
+            .filter(|certificate| certificate.node.is_some());
+        let token = match certificate {
+            Some(_) => None,
+            None => NodeToken::read(source).await.map_err(config)?,
+        };
+        Ok(Self {
+            kubeconfig,
+            api_server,
+            certificate,
+            token,
+        })
     }
-    let certificate = match &api_server {
-        Some(source) => client_certificate(source)
-            .await
-            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
-        None => None,
-    };
-    let certificate = certificate
-        .and_then(|pem| NodeCertificate::read(&pem))
-        .filter(|certificate| certificate.node.is_some());
-    let token = match (&api_server, &certificate) {
-        (Some(source), None) => NodeToken::read(source)
-            .await
-            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
-        (Some(_), Some(_)) | (None, _) => None,
-    };
-    let has_token = token.is_some();
-    let joined_as = match &certificate {
-        Some(certificate) => certificate.node.clone(),
-        None => token.as_ref().map(|token| token.node.clone()),
-    };
-    if let (Some(named), Some(joined)) = (&args.node_name, &joined_as)
+
+    /// Returns true if the API server or controller issues certificates for this node.
+    fn is_node(&self) -> bool {
+        self.certificate.is_some() || self.token.is_some()
+    }
+
+    /// Returns the name of the node in the credentials.
+    fn node(&self) -> Option<&str> {
+        match &self.certificate {
+            Some(certificate) => certificate.node.as_deref(),
+            None => self.token.as_ref().map(|token| token.node.as_str()),
+        }
+    }
+
+    /// Connects to the API server. Returns a client whose credentials stay valid while the tasks run, and the
+    /// trust of the fleet that a node has joined.
+    async fn connect(
+        self,
+        serves_fleet: bool,
+        tasks: &Tasks,
+    ) -> Result<(Option<Client>, Option<PublishedTrust>), Failure> {
+        let Some(source) = &self.api_server else {
+            return Ok((None, None));
+        };
+        let client = connect(source, &Clock::System).await.map_err(config)?;
+        let Some(path) = self.kubeconfig else {
+            return Ok((Some(client), None));
+        };
+        let credentials = (self.certificate, self.token);
+        let (client, trust) = keep_credentials(client, path, credentials, serves_fleet, tasks);
+        Ok((Some(client), trust))
+    }
+}
+
+fn usage(text: impl Into<String>) -> Failure {
+    Failure::new(ExitStatus::Usage, anyhow::anyhow!(text.into()))
+}
+
+fn config(err: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(ExitStatus::Config, err)
+}
+
+/// Returns the name of the node: that of the flag and the credentials, otherwise the stored or default name.
+fn node_name(args: &Args, joined: Option<&str>) -> Result<String, Failure> {
+    if let (Some(named), Some(joined)) = (&args.node_name, joined)
         && named != joined
     {
-        return Err(unusable(format!(
+        return Err(usage(format!(
             "--node-name {named}: the credentials of this machine are for node {joined}; omit --node-name, or join again with this name"
         )));
     }
-    let node_name = super::node_name(args.node_name.or(joined_as), &args.state_dir)?;
-    if let Some(what) = rooflet_schema::names::dns_subdomain(&node_name).first() {
-        return Err(unusable(format!("--node-name {node_name}: {what}")));
+    let given = args.node_name.clone().or(joined.map(str::to_owned));
+    let name = super::node_name(given, &args.state_dir)?;
+    match rooflet_schema::names::dns_subdomain(&name).first() {
+        Some(problem) => Err(usage(format!("--node-name {name}: {problem}"))),
+        None => Ok(name),
     }
+}
+
+/// Returns the host: this machine, a recorded or a simulated one.
+fn host(args: &Args, node: &str) -> Result<Host, Failure> {
+    match (&args.recorded, &args.simulated_chip, args.simulated_memory) {
+        (Some(file), ..) => {
+            let (_, facts) = rooflet_doctor::read_recording(file).map_err(config)?;
+            Ok(Host::Recorded(facts.into()))
+        }
+        (None, Some(chip), Some(memory)) => simulated(node, chip, args.simulated_gpu_cores, memory)
+            .map_err(|err| usage(format!("--simulated-chip {chip}: {err}"))),
+        (None, _, _) => Ok(Host::Native),
+    }
+}
+
+/// Returns host and port at which gateways reach the agent.
+fn advertised(host: Option<&str>, bound: SocketAddr) -> String {
+    match host {
+        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
+        Some(host) => format!("{host}:{}", bound.port()),
+        None => bound.to_string(),
+    }
+}
+
+/// Returns the path of this program, which workers execute.
+fn program() -> anyhow::Result<Utf8PathBuf> {
+    let program = std::env::current_exe().context("determining the path of this program")?;
+    Utf8PathBuf::from_path_buf(program).map_err(|path| {
+        anyhow::anyhow!(
+            "path of this program `{}` is not UTF-8: move the program",
+            path.display()
+        )
+    })
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let joined = Joined::read(&args).await?;
+    let node_name = node_name(&args, joined.node())?;
     if args.listen.ip().is_unspecified() && args.advertise_address.is_none() {
-        return Err(unusable(format!(
+        return Err(usage(format!(
             "--listen {}: pass --advertise-address with the address at which other machines reach this machine",
             args.listen
         )));
     }
     let certificates = CertificateMetrics::default();
-    let files = args
-        .tls
-        .load(&Clock::System, &certificates)
-        .map_err(|err| Failure::new(ExitStatus::Config, err))?;
-    if files.is_some() && api_server.is_some() {
-        return Err(unusable(
-            "--tls-cert: gateways accept only certificates of the fleet; omit the flag, or omit the API server".to_owned(),
+    let files = args.tls.load(&Clock::System, &certificates).map_err(config)?;
+    if files.is_some() && joined.api_server.is_some() {
+        return Err(usage(
+            "--tls-cert: gateways accept only certificates of the fleet; omit the flag, or omit the API server",
         ));
     }
-    // The node of a fleet whose API server or controller issues certificates.
-    let is_joined = (certificate.is_some() || has_token) && !args.anonymous.is_given();
+    let is_joined = joined.is_node() && !args.anonymous.is_given();
     let requires_fleet = files.is_none() && is_joined && !args.listen.ip().is_loopback();
     if !requires_fleet {
         args.anonymous
             .check("--listen", args.listen, args.tls.transport())
             .map_err(|err| Failure::new(ExitStatus::Usage, err))?;
     }
-    let host = match (&args.recorded, &args.simulated_chip, args.simulated_memory) {
-        (Some(file), ..) => {
-            let (_, facts) =
-                rooflet_doctor::read_recording(file).map_err(|err| Failure::new(ExitStatus::Config, err))?;
-            Host::Recorded(facts.into())
-        }
-        (None, Some(chip), Some(memory)) => simulated(&node_name, chip, args.simulated_gpu_cores, memory)
-            .map_err(|err| unusable(format!("--simulated-chip {chip}: {err}")))?,
-        (None, _, _) => Host::Native,
-    };
+    let host = host(&args, &node_name)?;
     let is_simulated = args.recorded.is_some() || args.simulated_chip.is_some();
     let tasks = Tasks::new();
     shutdown::on_signal(&tasks)?;
@@ -216,31 +299,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         // A supervisor rotates the logs of its children.
         own_log::limit(&tasks);
     }
-    let (client, trust) = match &api_server {
-        Some(source) => {
-            let connecting = connect(source, &Clock::System).await;
-            let client = connecting.map_err(|err| Failure::new(ExitStatus::Config, err))?;
-            match kubeconfig {
-                Some(path) => {
-                    let (client, trust) =
-                        keep_credentials(client, path, (certificate, token), requires_fleet, &tasks);
-                    (Some(client), trust)
-                }
-                None => (Some(client), None),
-            }
-        }
-        None => (None, None),
-    };
+    let has_token = joined.token.is_some();
+    let (client, trust) = joined.connect(requires_fleet, &tasks).await?;
     let listener = listeners::bind("--listen", args.listen)
         .await
         .map_err(|err| Failure::new(ExitStatus::Unavailable, err))?;
     let bound = listener.local_addr().context("reading the bound address")?;
     let fleet_tls = requires_fleet.then(|| MachineTls::new(Revocations::default()));
     if let (Some(tls), Some(client), Some(trust)) = (&fleet_tls, &client, trust) {
-        let address = args
-            .advertise_address
-            .clone()
-            .unwrap_or_else(|| bound.ip().to_string());
+        let address = args.advertise_address.clone();
+        let address = address.unwrap_or_else(|| bound.ip().to_string());
         let purpose = Purpose::agent(
             &node_name,
             address.trim_matches(['[', ']']),
@@ -266,12 +334,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         (None, None) => None,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let advertised = match args.advertise_address {
-        Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
-        Some(host) => format!("{host}:{}", bound.port()),
-        None => bound.to_string(),
-    };
-    let program = std::env::current_exe().context("determining the path of this program")?;
     let config = AgentConfig {
         node_name,
         state_dir: args.state_dir,
@@ -279,15 +341,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         hub: Some(HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?),
         manifest_dir: args.manifest_dir,
         allowed_origins: args.allowed_origins.unwrap_or_default(),
-        endpoint: format!("{scheme}://{advertised}"),
+        endpoint: format!(
+            "{scheme}://{}",
+            advertised(args.advertise_address.as_deref(), bound)
+        ),
         tls,
         quiet_hours: args.quiet_hours.unwrap_or_default(),
-        program: Utf8PathBuf::from_path_buf(program).map_err(|path| {
-            anyhow::anyhow!(
-                "path of this program `{}` is not UTF-8: move the program",
-                path.display()
-            )
-        })?,
+        program: program()?,
         engine: engine(),
         matrix_unit_kernels: matrix_unit_kernels(),
         has_token,
