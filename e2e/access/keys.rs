@@ -301,7 +301,9 @@ fn stream_of_a_deleted_key_ends_normally() {
         return;
     };
     let _agent = cluster.agent("mini-1", &[]);
-    cluster.kubectl.apply(GUIDE).ok();
+    // The stream must not end before the worker is paused.
+    let long = GUIDE.replace("contextTokens: 512", "contextTokens: 4096");
+    cluster.kubectl.apply(&long).ok();
     cluster
         .kubectl
         .run("wait --for=condition=Available mdep/guide --timeout=180s")
@@ -314,7 +316,7 @@ fn stream_of_a_deleted_key_ends_normally() {
     });
 
     let body = json!({"model": "guide", "messages": [{"role": "user", "content": "What is rooflet?"}],
-                      "stream": true, "max_tokens": 300, "ignore_eos": true});
+                      "stream": true, "max_tokens": 3000, "ignore_eos": true});
     let workers = cluster.workers("mini-1");
     let in_progress = || {
         let metrics = cluster.gateway.get("/metrics").expect("a response").text;
