@@ -41,7 +41,7 @@ pub struct Fitted {
 }
 
 /// Fits the constants to a table of measurements, and validates them by holding out chips, models,
-/// releases and tiers.
+/// releases, sources and tiers.
 pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
     let shapes = ShapeFile::parse(shapes)?;
     let priors: Value = serde_json::from_str(prior)?;

@@ -45,6 +45,8 @@ pub(crate) struct Measurement {
     pub format: String,
     /// `A` for a table with its method, `B` for an anecdote.
     pub quality: String,
+    /// Publication that the row is from.
+    pub source: String,
     /// True for rows of the first data set. The second set was collected later, from new sources.
     pub first_set: bool,
     pub case: Case,
@@ -87,6 +89,7 @@ impl Measurement {
             model: optional(row, "model_key").unwrap_or_default().to_owned(),
             format: optional(row, "quant").unwrap_or_default().to_owned(),
             quality: optional(row, "quality").unwrap_or_default().to_owned(),
+            source: optional(row, "source").unwrap_or_default().to_owned(),
             first_set: !optional(row, ID).is_some_and(|id| id.starts_with(SECOND_SET)),
             step: StepWork::new(&case.model, case.workload),
             alone: StepWork::new(

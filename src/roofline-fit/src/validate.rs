@@ -1,4 +1,4 @@
-//! Cross-validation: every chip, model, release and tier is held out once, and its rows are
+//! Cross-validation: every chip, model, release, source and tier is held out once, and its rows are
 //! predicted from the others.
 
 use serde_json::Value;
@@ -43,6 +43,8 @@ pub(super) enum HeldOut {
     Chip,
     Model,
     Release,
+    /// All rows of one publication, which share its machines and its method.
+    Source,
     /// All chips of a tier with one engine.
     Tier,
     /// The second data set: sources, releases, and many chips and models at the same time.
@@ -50,10 +52,11 @@ pub(super) enum HeldOut {
 }
 
 impl HeldOut {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Chip,
         Self::Model,
         Self::Release,
+        Self::Source,
         Self::Tier,
         Self::SecondSet,
     ];
@@ -63,6 +66,7 @@ impl HeldOut {
             Self::Chip => "chip",
             Self::Model => "model",
             Self::Release => "release",
+            Self::Source => "source",
             Self::Tier => "tier",
             Self::SecondSet => "second set",
         }
@@ -73,6 +77,7 @@ impl HeldOut {
             Self::Chip => row.chip().name.clone(),
             Self::Model => row.model.clone(),
             Self::Release => row.case.build.release().unwrap_or_default().to_owned(),
+            Self::Source => row.source.clone(),
             Self::Tier => format!("{:?} with {}", row.chip().tier, row.case.build.engine),
             Self::SecondSet => if row.first_set { FIRST_SET } else { "second set" }.to_owned(),
         }
@@ -327,7 +332,7 @@ fn is_representative(prediction: &Prediction, familiarity: Familiarity) -> bool 
         Familiarity::Neither => {
             matches!(
                 prediction.held_out,
-                HeldOut::Chip | HeldOut::Release | HeldOut::SecondSet
+                HeldOut::Chip | HeldOut::Release | HeldOut::Source | HeldOut::SecondSet
             ) && prediction.familiarity != Familiarity::Both
                 && prediction.familiarity != Familiarity::ReleaseOnly
         }
@@ -357,10 +362,27 @@ fn at_least(widths: ByFamiliarity, narrowest: Sides) -> ByFamiliarity {
 fn sides(errors: Vec<f64>) -> Option<Sides> {
     let tail = TAIL_SHARE * (1.0 - (errors.len().max(1) as f64).recip());
     let errors = sorted(errors);
-    Some(Sides {
+    let sides = Sides {
         slow: (-quantile(&errors, tail)?).max(NARROWEST),
         fast: quantile(&errors, 1.0 - tail)?.max(NARROWEST),
-    })
+    };
+    Some(at_least_as_slow(sides))
+}
+
+/// Shares a width evenly between both sides if the fast side has more of it.
+///
+/// Such errors come from one fast machine that dominates a stratum: without its rows, it is faster
+/// than predicted, and with them, all other machines are slower than predicted. The sign of the
+/// error therefore does not apply to an unknown machine.
+fn at_least_as_slow(sides: Sides) -> Sides {
+    if sides.slow >= sides.fast {
+        return sides;
+    }
+    let middle = f64::midpoint(sides.slow, sides.fast);
+    Sides {
+        slow: middle,
+        fast: middle,
+    }
 }
 
 fn unmeasured(rows: &[&Measurement]) -> Unmeasured {
@@ -399,6 +421,23 @@ mod tests {
 
     use super::*;
     use crate::rows;
+
+    #[test]
+    fn slow_side_has_at_least_half_of_the_width() {
+        let errors = |slow: f64, fast: f64| {
+            let side = |width: f64| (1..=50).map(move |part| width * f64::from(part) / 50.0);
+            let errors = side(-slow).chain(side(fast)).collect();
+            sides(errors).unwrap()
+        };
+        let (faster, slower) = (errors(0.1, 0.3), errors(0.3, 0.1));
+        assert_eq!(faster.slow, faster.fast);
+        assert!((0.12..0.2).contains(&faster.slow), "{faster:?}");
+        assert!(
+            (0.2..0.3).contains(&slower.slow) && slower.fast < 0.1,
+            "{slower:?}"
+        );
+        assert!((faster.slow + faster.fast - slower.slow - slower.fast).abs() < 1e-9);
+    }
 
     /// The slow side of an interval ([`Sides::contain`]) is that of negative errors.
     #[test]
