@@ -48,9 +48,9 @@ struct Measure {
 
 /// Deviations for decode: the best of those that the replay of `cargo xtask fit-roofline` compares.
 pub const DECODE: Shrinkage = Shrinkage {
-    node_share: 0.4,
+    node_share: 0.5,
     class_share: 0.3,
-    slope: 0.06,
+    slope: 0.03,
     run: 0.03,
 };
 
@@ -81,6 +81,16 @@ pub enum ArchitectureClass {
 }
 
 impl ArchitectureClass {
+    /// Typical size of a prediction's error, relative to that of dense models. These are the rounded
+    /// ratios of the widths of intervals ([`super::spread`]).
+    fn error_scale(self) -> f64 {
+        match self {
+            Self::Dense | Self::Linear => 1.0,
+            Self::Small => 2.0,
+            Self::Experts | Self::LinearExperts | Self::Latent => 1.5,
+        }
+    }
+
     pub fn of(dimensions: &ModelDimensions) -> Self {
         let any = |is: fn(&Attention) -> bool| dimensions.layers.iter().any(|layer| is(&layer.attention));
         let is_latent = any(|attention| matches!(attention, Attention::Latent { .. }));

@@ -7,6 +7,9 @@
 //! (offset, slope)(node)  =                          d_node
 //! ```
 //!
+//! Errors are in units of their class: predictions of small models and of experts have larger errors
+//! than those of dense models, so a run of such a model shifts the predictions of dense models less.
+//!
 //! All d are independent, normal, and zero on average, so every level is shrunk to the level above,
 //! and a node without runs to the uncorrected prediction. The noise of a run follows Student's t:
 //! runs that disagree with the majority lose their weight. The estimate is exact: information
@@ -36,9 +39,9 @@ pub struct Shrinkage {
     /// common, and that models of one class have in common. The remainder belongs to one model.
     pub node_share: f64,
     pub class_share: f64,
-    /// Deviation of the slope at each level, per unit of z.
+    /// Deviation of the slope of dense models at each level, per unit of z.
     pub slope: f64,
-    /// Deviation of one run.
+    /// Deviation of one run, which is the same for all classes.
     pub run: f64,
 }
 
@@ -72,13 +75,15 @@ impl Shrinkage {
     /// Returns the error of predictions for `model` at this number of tokens. `prior` is the
     /// deviation of the uncorrected prediction.
     pub fn estimate(&self, samples: &[Sample], model: ModelId, tokens: f64, prior: f64) -> Estimate {
-        let levels = Levels::new(self, prior);
+        let unit = model.class.error_scale();
+        let levels = Levels::new(self, prior / unit);
         let mut weights = self.first_weights(samples);
         let mut tree = Tree::new(self, levels, samples, &weights);
         for _ in 0..STEPS {
             let mut change: f64 = 0.0;
             for (sample, weight) in samples.iter().zip(&mut weights) {
-                let expected = tree.at(sample.model).mean(position(sample.tokens));
+                let scale = sample.model.class.error_scale();
+                let expected = scale * tree.at(sample.model).mean(position(sample.tokens));
                 let next = self.weight(sample.error - expected);
                 change = change.max((next - *weight).abs());
                 *weight = next;
@@ -90,8 +95,8 @@ impl Shrinkage {
         }
         let (at, information) = (position(tokens), tree.at(model));
         Estimate {
-            mean: information.mean(at),
-            deviation: information.variance(at).max(0.0).sqrt(),
+            mean: unit * information.mean(at),
+            deviation: unit * information.variance(at).max(0.0).sqrt(),
         }
     }
 
@@ -126,7 +131,7 @@ fn position(tokens: f64) -> f64 {
     (tokens.max(0.0) / BEND_TOKENS).ln_1p()
 }
 
-/// Variances of offset and slope that a level adds.
+/// Variances of offset and slope that a level adds, in units of the class.
 #[derive(Debug, Clone, Copy)]
 struct Level {
     offset: f64,
@@ -261,9 +266,10 @@ impl Tree {
     fn new(shrinkage: &Shrinkage, levels: Levels, samples: &[Sample], weights: &[f64]) -> Self {
         let mut models: BTreeMap<ModelId, Information> = BTreeMap::new();
         for (sample, weight) in samples.iter().zip(weights) {
-            let precision = weight * sample.weight / (shrinkage.run * shrinkage.run);
+            let unit = sample.model.class.error_scale();
+            let precision = weight * sample.weight * (unit / shrinkage.run).powi(2);
             *models.entry(sample.model).or_default() +=
-                Information::run(position(sample.tokens), sample.error, precision);
+                Information::run(position(sample.tokens), sample.error / unit, precision);
         }
         let mut classes: BTreeMap<ArchitectureClass, Information> = BTreeMap::new();
         for (model, information) in &models {

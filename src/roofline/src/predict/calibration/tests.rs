@@ -2,6 +2,9 @@ use k8s_openapi::jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::predict::Parameters;
+use crate::predict::spread::ByFamiliarity;
+use rooflet_base::quantile::{quantile, sorted};
 use rooflet_model::shapes::ShapeFile;
 use rooflet_model::weights::{WeightFormat, Weights};
 
@@ -249,7 +252,129 @@ fn runs_without_a_model_apply_to_their_weight_format() {
     );
 }
 
+/// Predictions of small models and experts have wider intervals than those of dense models.
+#[test]
+fn error_scales_match_the_widths_of_intervals() {
+    let spread = &Parameters::built_in().spread;
+    let width = |widths: &ByFamiliarity| widths.neither.slow + widths.neither.fast;
+    for (class, widths) in [
+        (ArchitectureClass::Small, &spread.small),
+        (ArchitectureClass::Experts, &spread.experts),
+    ] {
+        let ratio = width(widths) / width(&spread.dense);
+        let scale = class.error_scale();
+        assert!(
+            (ratio / scale).ln().abs() < 0.25,
+            "{class:?}: {ratio} and {scale}"
+        );
+    }
+}
+
+/// Pseudo-random numbers (xorshift64).
+struct Random(u64);
+
+impl Random {
+    /// Returns a number from 0 to 1.
+    fn share(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Returns a normal deviate with mean 0 and deviation 1.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
+    }
+}
+
+const CLASSES: [ArchitectureClass; 4] = [
+    ArchitectureClass::Dense,
+    ArchitectureClass::Small,
+    ArchitectureClass::Linear,
+    ArchitectureClass::Experts,
+];
+
+/// Returns runs of different models of one node, whose errors follow the assumed hierarchy.
+fn simulated_node(random: &mut Random, prior: f64, models: usize) -> Vec<Sample> {
+    let Shrinkage {
+        node_share,
+        class_share,
+        run,
+        ..
+    } = DECODE;
+    let node = random.normal() * node_share.sqrt();
+    let of_class = CLASSES.map(|_| random.normal() * class_share.sqrt());
+    (0..models)
+        .map(|number| {
+            let index = (random.share() * CLASSES.len() as f64) as usize;
+            let own = random.normal() * (1.0 - node_share - class_share).sqrt();
+            let class = CLASSES[index];
+            let offset = prior * class.error_scale() * (node + of_class[index] + own);
+            Sample {
+                model: ModelId {
+                    class,
+                    number: number as u64,
+                },
+                tokens: 0.0,
+                error: offset + run * random.normal(),
+                weight: 1.0,
+            }
+        })
+        .collect()
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    /// Runs of other models reduce the mean error and the 90th percentile, for every number of runs.
+    #[test]
+    fn runs_of_other_models_improve_predictions(seed in 1u64.., prior in 0.06f64..0.15) {
+        let mut random = Random(seed);
+        let nodes: Vec<Vec<Sample>> = (0..2000).map(|_| simulated_node(&mut random, prior, 9)).collect();
+        let outcome = |runs: usize| {
+            let errors = sorted(nodes.iter().map(|node| {
+                let (target, others) = (&node[8], &node[..runs]);
+                let prior = prior * target.model.class.error_scale();
+                let estimate = DECODE.estimate(others, target.model, target.tokens, prior);
+                (target.error - estimate.mean).abs()
+            }));
+            let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+            (mean, quantile(&errors, 0.9).unwrap())
+        };
+        let uncorrected = outcome(0);
+        let mut fewer = f64::INFINITY;
+        for runs in [1, 2, 3, 5, 8] {
+            let (mean, p90) = outcome(runs);
+            prop_assert!(mean < uncorrected.0 && p90 < uncorrected.1, "{runs}: {mean} {p90} {uncorrected:?}");
+            prop_assert!(mean < fewer * 1.01, "{runs}: {mean}, with fewer {fewer}");
+            fewer = mean;
+        }
+    }
+}
+
+proptest! {
+    /// The same error shifts other classes less if its own class has larger errors.
+    #[test]
+    fn runs_of_noisy_classes_shift_dense_models_less(error in 0.01f64..0.08, runs in 1usize..6) {
+        let shift = |class: ArchitectureClass| {
+            let sample = Sample {
+                model: ModelId { class, number: 1 },
+                tokens: 100.0,
+                error,
+                weight: 1.0,
+            };
+            let dense = ModelId { class: ArchitectureClass::Dense, number: 2 };
+            DECODE.estimate(&vec![sample; runs], dense, 100.0, 0.08).mean
+        };
+        let (linear, experts, small) = (
+            shift(ArchitectureClass::Linear),
+            shift(ArchitectureClass::Experts),
+            shift(ArchitectureClass::Small),
+        );
+        prop_assert!(0.0 < small && small < experts && experts < linear, "{small} {experts} {linear}");
+    }
+
     #[test]
     fn one_bad_run_has_little_influence(
         truth in 40.0f64..60.0, good in 4usize..8, bad in 13.0f64..79.0, at in 0usize..8,
