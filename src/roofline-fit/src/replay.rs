@@ -350,7 +350,8 @@ mod tests {
     /// The generated table of the documentation shows an improvement for every number of runs.
     #[test]
     fn calibration_improves_every_row_of_the_replay() {
-        let page = include_str!("../../../docs/roofline.md");
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = std::fs::read_to_string(root.join("docs/roofline.md")).unwrap();
         let rows: Vec<Vec<&str>> = page
             .lines()
             .map(|line| line.split('|').map(str::trim).collect())
