@@ -95,6 +95,10 @@ fn invalid_manifests_are_rejected_with_the_field_and_not_stored() {
             "spec.serving.name: Invalid value: \"a\\nb\": must consist of letters, digits",
         ),
         (
+            "spec: {model: {source: 'local://guide'}, routing: {queueTimeout: 20m}}",
+            "spec.routing.queueTimeout: Invalid value: \"20m\": must be at most 10m",
+        ),
+        (
             "spec: {model: {source: 'local://guide'}, routing: {fallbacks: [other, bad]}}",
             "spec.routing.fallbacks: Invalid value: must not contain the served name",
         ),

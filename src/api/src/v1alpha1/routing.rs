@@ -10,10 +10,11 @@ use rooflet_base::quantity::DURATION_PATTERN;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RoutingSpec {
-    /// Maximum time in the queue for a replica with capacity, as a Go duration. Default: 60s. The
-    /// request header `x-slo-ttft-ms` overrides it.
+    /// Maximum time in the queue for a replica with capacity, as a Go duration of at most `10m`. Default:
+    /// 60s. The request header `x-slo-ttft-ms` overrides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = DURATION_PATTERN))]
+    #[schemars(length(max = 32), regex(pattern = DURATION_PATTERN))]
+    #[x_kube(validation = Rule::new("duration(self) <= duration('10m')").message("must be at most 10m: the gateway holds no request longer"))]
     pub queue_timeout: Option<String>,
     /// Maximum number of queued requests in one gateway. Further requests receive 429. Default: 8
     /// per concurrent request of the ready replicas, and 256 while fewer replicas are ready than
