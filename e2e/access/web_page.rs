@@ -9,7 +9,7 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Fleet, HttpResponse, Process, TIMEOUT, eventually, free_port};
+use crate::harness::{Cluster, Fleet, HttpResponse, Process, Scratch, TIMEOUT, eventually, free_port};
 
 /// Browser without a script: keeps the session's cookie and CSRF token.
 pub(crate) struct Browser {
@@ -409,4 +409,32 @@ fn page_of_up_shows_logs_and_metrics_and_chats() {
     }
     let missing = browser.get("/proxy/metrics/agents/other");
     assert_eq!(missing.status, 404, "{}", missing.text);
+}
+
+#[test]
+fn page_reaches_a_gateway_with_a_certificate_from_files() {
+    let files = Scratch::new();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    // The certificate has no loopback name.
+    let params = rcgen::CertificateParams::new(vec!["ai.example.com".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let certificate = files.write("tls.crt", &certificate.pem());
+    let key = files.write("tls.key", &key.serialize_pem());
+    let flags = [
+        format!("--tls-cert={}", certificate.display()),
+        format!("--tls-key={}", key.display()),
+    ];
+    let Some(cluster) = Cluster::start(&flags.each_ref().map(String::as_str)) else {
+        return;
+    };
+    let mut browser = Browser::new(&cluster.web);
+    let session = browser.sign_in(&json!({ "token": token(&cluster) }));
+    assert_eq!(session.json()["gateway"], true, "{}", session.text);
+    let metrics = eventually("the gateway's metrics", || {
+        match browser.get("/proxy/metrics/gateway") {
+            answer if answer.status == 200 => Ok(answer.text),
+            answer => Err(answer.text),
+        }
+    });
+    assert!(metrics.contains("rooflet_gateway_"), "{metrics}");
 }

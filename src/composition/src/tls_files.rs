@@ -39,17 +39,30 @@ impl TlsFiles {
         }
     }
 
+    /// Opens the files, if they are set. `metrics` then shows the certificate.
+    pub fn open(
+        &self,
+        clock: &Clock,
+        metrics: &CertificateMetrics,
+    ) -> Result<Option<Arc<CertificateFiles>>, TlsFilesError> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let files = CertificateFiles::open(certificate.as_std_path(), key.as_std_path(), clock.clone())?;
+        metrics.observe_files(&files);
+        Ok(Some(files))
+    }
+
     /// Returns the TLS configuration, if files are set. `metrics` then shows the certificate.
     pub fn load(
         &self,
         clock: &Clock,
         metrics: &CertificateMetrics,
     ) -> Result<Option<Arc<ServerConfig>>, TlsFilesError> {
-        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
-            return Ok(None);
-        };
-        let files = CertificateFiles::open(certificate.as_std_path(), key.as_std_path(), clock.clone())?;
-        metrics.observe_files(&files);
-        Ok(Some(Arc::new(files.server_config()?)))
+        let files = self.open(clock, metrics)?;
+        Ok(files
+            .map(|files| files.server_config())
+            .transpose()?
+            .map(Arc::new))
     }
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustls::ServerConfig;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, ClientConfig, ServerConfig};
 use tracing::{info, warn};
 
 use super::machine_tls::{MachineTlsError, certified_key};
+use super::server_check;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;
@@ -82,6 +83,16 @@ impl CertificateFiles {
             .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
+    }
+
+    /// Returns the configuration of a client on this machine that trusts exactly the certificate in the
+    /// file. Its names and its authority do not matter.
+    pub fn client_config(self: &Arc<Self>) -> Result<ClientConfig, rustls::Error> {
+        let files = Arc::clone(self);
+        server_check::client_config(move |presented| match files.current().end_entity_cert() {
+            Ok(own) if own == presented.own => Ok(()),
+            Ok(_) | Err(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
+        })
     }
 
     /// Returns the pair, after loading it again if the files have changed. Files that are unusable,

@@ -27,6 +27,7 @@ mod node;
 mod private_file;
 mod revocations;
 mod secrets_key;
+mod server_check;
 mod serving;
 mod subject;
 mod token;

@@ -60,3 +60,31 @@ fn unusable_files_are_rejected_with_their_names() {
     let err = CertificateFiles::open(&missing, &key, Clock::System).map(drop);
     assert!(err.unwrap_err().to_string().contains("missing"));
 }
+
+#[test]
+fn client_of_the_files_trusts_only_their_present_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let [certificate, key] = ["tls.crt", "tls.key"].map(|name| directory.path().join(name));
+    let manual = ManualClock::new(rooflet_base::clock::at(0));
+    let write = |(own, own_key): (String, String)| {
+        fs::write(&certificate, own).unwrap();
+        fs::write(&key, own_key).unwrap();
+    };
+    write(pair("first.example"));
+    let files = CertificateFiles::open(&certificate, &key, Clock::Manual(manual.clone())).unwrap();
+    let client = || files.client_config().unwrap();
+    let before = files.server_config().unwrap();
+    connect(client(), &before, "127.0.0.1").expect("its own certificate");
+    let other = tempfile::tempdir().unwrap();
+    let [other_certificate, other_key] = ["tls.crt", "tls.key"].map(|name| other.path().join(name));
+    let (own, own_key) = pair("first.example");
+    fs::write(&other_certificate, own).unwrap();
+    fs::write(&other_key, own_key).unwrap();
+    let foreign = CertificateFiles::open(&other_certificate, &other_key, Clock::System).unwrap();
+    let foreign = foreign.server_config().unwrap();
+    assert!(connect(client(), &foreign, "first.example").is_err());
+
+    write(pair("second.example"));
+    manual.advance(Duration::from_secs(5));
+    connect(client(), &before, "127.0.0.1").expect("the changed certificate");
+}
