@@ -1,9 +1,11 @@
 //! Request queue of the gateway: busy replicas, replicas that are being replaced, and scale from
 //! zero.
 
+use std::net::TcpStream;
+
 use serde_json::json;
 
-use crate::harness::{Cluster, Fleet, Http, HttpResponse, Kubectl, eventually, kill_9};
+use crate::harness::{Cluster, Fleet, Http, HttpResponse, Kubectl, eventually, kill_9, pause, resume};
 
 /// Deployment of the guide with one stream, so that a second request must wait.
 const ONE_STREAM: &str = "
@@ -251,7 +253,7 @@ fn two_gateways_share_replicas_and_stored_responses() {
     kubectl
         .run("wait --for=condition=Ready mdep/narrow --timeout=120s")
         .ok();
-    let (mut second, other) = cluster.start_second_gateway();
+    let (mut second, other) = cluster.start_second_gateway(&[]);
     let replica_of = |answer: &HttpResponse| {
         assert_eq!(answer.status, 200, "{}", answer.text);
         assert!(
@@ -338,4 +340,42 @@ fn two_gateways_share_replicas_and_stored_responses() {
     assert_eq!(answered_by.len(), 2, "{answered_by:?}");
     assert!(second.terminate().success(), "{}", second.log());
     replica_of(&ask(&cluster.gateway, "narrow", 200));
+}
+
+#[test]
+fn stopped_gateway_lets_answers_finish_within_its_grace() {
+    let Some(cluster) = Cluster::start(&[]) else {
+        return;
+    };
+    let _agent = cluster.agent("node-1", &[]);
+    // The answer must not end before the worker is paused.
+    let long = ONE_STREAM.replace("contextTokens: 512", "contextTokens: 4096");
+    cluster.kubectl.apply(&long).ok();
+    let available = "wait --for=condition=Available mdep/narrow --timeout=180s";
+    cluster.kubectl.run(available).ok();
+    let body = json!({"model": "narrow", "messages": [{"role": "user", "content": "What is rooflet?"}],
+                      "stream": true, "max_tokens": 3000, "ignore_eos": true});
+    let workers = cluster.workers("node-1");
+    for (grace, is_complete) in [("--stop-grace=10m", true), ("--stop-grace=100ms", false)] {
+        let (mut gateway, http) = cluster.start_second_gateway(&[grace]);
+        let address = http.base().trim_start_matches("http://").to_owned();
+        let answer = http.post_with_head("/v1/chat/completions", &body, |status, _| {
+            assert_eq!(status, 200);
+            workers.iter().for_each(|pid| pause(*pid));
+            gateway.begin_termination();
+            eventually("the end of the listener", || {
+                TcpStream::connect(&address).map_or(Ok(()), |_| Err("connected".to_owned()))
+            });
+            if !is_complete {
+                let status = gateway.wait();
+                assert_eq!(status.code(), Some(1), "{}", gateway.log());
+            }
+            workers.iter().for_each(|pid| resume(*pid));
+        });
+        let ended = answer.is_ok_and(|answer| answer.text.ends_with("data: [DONE]\n\n"));
+        assert_eq!(ended, is_complete, "{grace}");
+        if is_complete {
+            assert!(gateway.wait().success(), "{}", gateway.log());
+        }
+    }
 }

@@ -268,7 +268,7 @@ fn gateways_share_the_budget_of_a_key() {
         .kubectl
         .run("wait --for=condition=Available mdep/guide --timeout=180s")
         .ok();
-    let (_process, second) = cluster.start_second_gateway();
+    let (_process, second) = cluster.start_second_gateway(&[]);
     // Without --require-keys, requests without a key of the fleet are anonymous.
     assert_eq!(ask(&second).status, 200);
     assert_eq!(

@@ -25,7 +25,7 @@ fn access_logs_of_all_gateways_are_printed() {
     let Some(cluster) = Cluster::start(&[]) else {
         return;
     };
-    let (_second_process, second) = cluster.start_second_gateway();
+    let (_second_process, second) = cluster.start_second_gateway(&[]);
     let log = |name: &str| format!("--gateway-log={}", cluster.scratch.join(name).display());
     let _agents = [
         cluster.agent("node-1", &[log("server.log")]),

@@ -148,7 +148,7 @@ impl Cluster {
     }
 
     /// Starts a second gateway in a separate process.
-    pub(crate) fn start_second_gateway(&self) -> (Process, Http) {
+    pub(crate) fn start_second_gateway(&self, flags: &[&str]) -> (Process, Http) {
         let address = format!("127.0.0.1:{}", free_port());
         let args = [
             "server".to_owned(),
@@ -157,7 +157,8 @@ impl Cluster {
             format!("--kubeconfig={}", self.scratch.join("kubeconfig").display()),
             format!("--gateway-listen={address}"),
         ];
-        let process = Process::start(args, &self.scratch.join("gateway.log"));
+        let flags = flags.iter().map(|flag| (*flag).to_owned());
+        let process = Process::start(args.into_iter().chain(flags), &self.scratch.join("gateway.log"));
         let http = Http::new(format!("http://{address}"));
         eventually("the second gateway being ready", || match http.get("/ready")? {
             answer if answer.status == 200 => Ok(()),

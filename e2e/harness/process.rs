@@ -91,8 +91,13 @@ impl Process {
 
     /// Sends SIGTERM, as a service manager does, and waits for the exit.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
-        signal(self.pid(), "TERM");
+        self.begin_termination();
         self.wait()
+    }
+
+    /// Sends SIGTERM.
+    pub(crate) fn begin_termination(&self) {
+        signal(self.pid(), "TERM");
     }
 
     /// Suspends the process as a sleeping machine does. Requires [`Self::start_pausable`].

@@ -8,9 +8,10 @@ use tracing::warn;
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct AllowAnonymous {
     /// Serve other machines although requests need no key, and are not encrypted unless the
-    /// listener has a certificate. Required to listen on an address other than loopback, except
-    /// for a gateway with HTTPS that requires keys, and for the agent of a node that has joined
-    /// a fleet.
+    /// listener has a certificate. Required for a gateway, an agent, a worker, or a web page
+    /// without HTTPS on an address other than loopback, except for a gateway with HTTPS that
+    /// requires keys, and for the agent of a node that has joined a fleet. The API server and
+    /// --metrics-listen do not need it.
     #[arg(long)]
     allow_anonymous: bool,
 }

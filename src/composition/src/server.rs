@@ -31,13 +31,13 @@ use rooflet_controller::{BandwidthHistory, SpeedHistory};
 use rooflet_gateway::GatewayAccess;
 use rooflet_host as host;
 use rooflet_pki::{
-    Authority, AuthorityKind, CertificateMetrics, IssueError, MachineTlsError, OpenAccountKeyError,
-    OpenAuthorityError, OpenSecretsKeyError, OpenTokenError, TokenIssuer, kubeconfig,
+    Authority, AuthorityKind, CertificateFiles, CertificateMetrics, IssueError, MachineTlsError,
+    OpenAccountKeyError, OpenAuthorityError, OpenSecretsKeyError, OpenTokenError, TokenIssuer, kubeconfig,
 };
 use rooflet_store::{OpenStoreError, StoreConfig};
 
-/// Timeout of streams after the process was asked to stop.
-const STOP_GRACE: Duration = Duration::from_secs(15);
+/// Default time for answers in progress to finish after the process was asked to stop.
+pub const STOP_GRACE: Duration = Duration::from_secs(15);
 
 /// File of the store in the data directory.
 pub const STORE: &str = "store.redb";
@@ -91,6 +91,8 @@ pub struct ServerConfig {
     pub secrets_key: Option<Utf8PathBuf>,
     /// True to encrypt all Secrets with a new key.
     pub rotates_secrets_key: bool,
+    /// Certificate of gateway and web page. Default: one of the fleet's authority.
+    pub certificate_files: Option<Arc<CertificateFiles>>,
     pub gateway_access: GatewayAccess,
     /// Certificates that the metrics show.
     pub certificates: CertificateMetrics,
@@ -294,7 +296,7 @@ pub fn store_config(
     Ok(config)
 }
 
-/// Waits until the control plane has stopped.
-pub async fn wait(tasks: &Tasks) -> Result<(), TasksError> {
-    tasks.join(STOP_GRACE).await
+/// Waits until `tasks` stop and have ended. `grace` limits the time between the two.
+pub async fn wait(tasks: &Tasks, grace: Duration) -> Result<(), TasksError> {
+    tasks.join(grace).await
 }

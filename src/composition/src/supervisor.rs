@@ -32,8 +32,8 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 const STARTED_AFTER: Duration = Duration::from_secs(10);
 /// Maximum number of consecutive failed starts of a child that has never run.
 const MAX_FAILED_STARTS: u32 = 3;
-/// Time for a child to stop before it is killed.
-const STOP_GRACE: Duration = Duration::from_secs(45);
+/// Time after the stop grace of a child before it is killed.
+const KILL_AFTER: Duration = Duration::from_secs(30);
 /// Interval at which the size of a child's log is checked.
 const LOG_POLL: Duration = Duration::from_secs(10);
 /// Number of log lines that are printed if a child cannot run.
@@ -48,6 +48,8 @@ pub struct ChildSpec {
     pub args: Vec<OsString>,
     /// Log file for standard output and error. `None` if the child shares those of this process.
     pub log: Option<Log>,
+    /// Time for the child to finish answers in progress after SIGTERM. It is killed 30 s later.
+    pub stop_grace: Duration,
 }
 
 /// Event of a child process.
@@ -145,7 +147,7 @@ async fn run(spec: &ChildSpec, clock: &Clock, stop: &CancellationToken, events: 
                 let status = tokio::select! {
                     status = child.wait() => status,
                     never = keep_short(spec.log.as_ref()) => match never {},
-                    () = stop.cancelled() => return end(child).await,
+                    () = stop.cancelled() => return end(child, spec.stop_grace).await,
                 };
                 let how = status.as_ref().map_or_else(|err| err.to_string(), describe);
                 (how, status.ok())
@@ -204,14 +206,17 @@ fn spawn(spec: &ChildSpec) -> io::Result<Child> {
         .spawn()
 }
 
-/// Sends SIGTERM, and SIGKILL after the grace period.
-async fn end(mut child: Child) {
+/// Sends SIGTERM, and SIGKILL if the child has not exited [`KILL_AFTER`] after `grace`.
+async fn end(mut child: Child, grace: Duration) {
     let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else {
         return;
     };
     // The process may have exited already.
     let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
-    if tokio::time::timeout(STOP_GRACE, child.wait()).await.is_err() {
+    if tokio::time::timeout(grace + KILL_AFTER, child.wait())
+        .await
+        .is_err()
+    {
         drop(child.kill().await);
     }
 }

@@ -76,7 +76,6 @@ impl Roles<'_> {
         listener: TcpListener,
         address: SocketAddr,
     ) -> Result<(), StartServerError> {
-        let files = &self.config.gateway_access.serving_tls;
         let page = WebConfig {
             api_server: self.api_server.clone(),
             has_api_server: self.config.has(Role::Apiserver),
@@ -84,11 +83,11 @@ impl Roles<'_> {
             planner: planner(self.config.reserve_node_failures, self.clock.clone()),
             catalogue: catalogue(),
             prometheus: self.config.page.prometheus(),
-            gateway: self.gateway_address()?,
+            gateway: Some(self.gateway_address()?),
             agent_tls: self.agent_tls(|name| Purpose::Operator { name })?,
-            serving_tls: match (address.ip().is_loopback(), files) {
+            serving_tls: match (address.ip().is_loopback(), &self.config.certificate_files) {
                 (true, _) => None,
-                (false, Some(files)) => Some(Arc::clone(files)),
+                (false, Some(files)) => Some(Arc::new(files.server_config()?)),
                 (false, None) => self.serving_tls("web", address)?,
             },
             names: machine_names(address.ip(), self.config.tls_sans.clone()),
@@ -105,30 +104,29 @@ impl Roles<'_> {
         )
     }
 
-    /// Returns the address at which the page reaches a gateway. None if the gateway has a certificate of
-    /// another authority.
-    fn gateway_address(&self) -> Result<Option<GatewayAddress>, StartServerError> {
+    /// Returns the address at which the page reaches a gateway.
+    fn gateway_address(&self) -> Result<GatewayAddress, StartServerError> {
         if let Some(url) = &self.config.page.gateway_url {
-            return Ok(Some(GatewayAddress::Remote(url.clone())));
-        }
-        if self.config.gateway_access.serving_tls.is_some() {
-            return Ok(None);
+            return Ok(GatewayAddress::Remote(url.clone()));
         }
         let address = self.config.gateway_listen;
-        let tls = match &self.serving {
-            Some(authority) if !address.ip().is_loopback() => Some(Arc::new(authority.client_config()?)),
-            Some(_) | None => None,
+        let tls = match (&self.config.certificate_files, &self.serving) {
+            (Some(files), _) => Some(files.client_config()?),
+            (None, Some(authority)) if !address.ip().is_loopback() => Some(authority.client_config()?),
+            (None, Some(_) | None) => None,
         };
-        Ok(Some(GatewayAddress::Local { address, tls }))
+        let tls = tls.map(Arc::new);
+        Ok(GatewayAddress::Local { address, tls })
     }
 
     pub(super) fn start_gateway(&self, listener: TcpListener) -> Result<(), StartServerError> {
         let tracer = traces::start("rooflet-gateway", self.tasks.stop_token(), self.tasks);
         let mut access = self.config.gateway_access.clone();
         let address = listener.local_addr().map_err(StartServerError::Listener)?;
-        if access.serving_tls.is_none() {
-            access.serving_tls = self.serving_tls("gateway", address)?;
-        }
+        access.serving_tls = match &self.config.certificate_files {
+            Some(files) => Some(Arc::new(files.server_config()?)),
+            None => self.serving_tls("gateway", address)?,
+        };
         access.agent_tls = self.agent_tls(|name| Purpose::Gateway { name })?;
         // The file system of a pod is read-only.
         let has_directory = !matches!(self.api_server, KubeconfigSource::ServiceAccount);

@@ -105,7 +105,7 @@ pub(super) struct Args {
     #[arg(long, requires = "current", conflicts_with_all = ["fleet", "compare"])]
     beside_running: bool,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE", requires = "current")]
     kubeconfig: Option<Utf8PathBuf>,
     /// Recommend a purchase from the catalogue and the offers.

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["output", "sustained", "disk", "svg"])]
     pub(super) node: Option<String>,
     /// Kubeconfig of the API server, for --node. Default: the kubeconfig of kubectl, otherwise that
-    /// of `rooflet up`.
+    /// of `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE", requires = "node")]
     pub(super) kubeconfig: Option<Utf8PathBuf>,
 }

@@ -117,7 +117,7 @@ struct Target {
     #[arg(long, short)]
     namespace: Option<String>,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

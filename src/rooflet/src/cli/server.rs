@@ -143,6 +143,10 @@ pub(crate) struct Args {
     /// models, faults and thermal traces are used.
     #[arg(long, value_name = "FLEET")]
     simulate: Option<Utf8PathBuf>,
+    /// Time for answers in progress to finish after SIGTERM or Ctrl-C. The server accepts no further requests
+    /// meanwhile. Then it ends the rest, and its exit status is 1.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    stop_grace: Duration,
     /// Let this Mac sleep on AC power. By default, the server prevents sleep on AC power (the
     /// display may sleep), and not on battery.
     #[arg(long)]
@@ -196,6 +200,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .map_err(|err| Failure::new(ExitStatus::Config, err))?
         .unwrap_or_default();
     let certificates = CertificateMetrics::default();
+    let stop_grace = args.stop_grace;
     let config = ServerConfig {
         kubeconfig_out: kubeconfig_out(&args),
         data_dir: args.data_dir,
@@ -218,14 +223,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         hub: HubAccess::from_environment().map_err(|err| Failure::new(ExitStatus::Usage, err))?,
         secrets_key: args.secrets_key,
         rotates_secrets_key: args.rotate_secrets_key,
+        certificate_files: args
+            .tls
+            .open(&Clock::System, &certificates)
+            .map_err(|err| Failure::new(ExitStatus::Config, err))?,
         gateway_access: GatewayAccess {
             allowed_origins: args.allowed_origins.unwrap_or_default(),
             log: args.access_log,
             requires_keys: args.require_keys,
-            serving_tls: args
-                .tls
-                .load(&Clock::System, &certificates)
-                .map_err(|err| Failure::new(ExitStatus::Config, err))?,
+            serving_tls: None,
             agent_tls: None,
             audit: None,
         },
@@ -248,7 +254,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let runtime = agents.insert(runtime);
         runtime.wrap(fleet::start(fleet, &tasks)).await?;
     }
-    server::wait(&tasks)
+    server::wait(&tasks, stop_grace)
         .await
         .map_err(|err| Failure::from(anyhow::Error::from(err)))
 }
@@ -279,6 +285,7 @@ fn processes(args: &Args) -> Result<Processes, Failure> {
         gateway_listen: settle("--gateway-listen", args.gateway_listen)?,
         web_listen: settle_web(args.web_listen)?,
         gateway_kubeconfig: process_kubeconfigs::of_gateway(&args.data_dir),
+        stop_grace: args.stop_grace,
     })
 }
 

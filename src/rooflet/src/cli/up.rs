@@ -24,6 +24,7 @@ use rooflet_client::KubeconfigSource;
 use rooflet_composition::anonymous::{AllowAnonymous, Transport};
 use rooflet_composition::data_dir;
 use rooflet_composition::process_kubeconfigs;
+use rooflet_composition::server;
 use rooflet_composition::shutdown;
 use rooflet_composition::supervisor::{ChildEvent, ChildSpec, Supervised};
 use rooflet_host::cache_dir;
@@ -339,6 +340,7 @@ impl Layout {
             name: "server",
             args: self.with_common(args.into()),
             log: Some(Log::new(self.data_dir.join("logs/server.log"))),
+            stop_grace: server::STOP_GRACE,
         }
     }
 
@@ -363,6 +365,7 @@ impl Layout {
             name: "gateway",
             args: self.with_common(args.into_iter().chain(consent).collect()),
             log: Some(Log::new(self.gateway_log())),
+            stop_grace: server::STOP_GRACE,
         }
     }
 
@@ -391,6 +394,7 @@ impl Layout {
             name: "agent",
             args: self.with_common(args.into()),
             log: Some(Log::new(self.data_dir.join("logs/agent.log"))),
+            stop_grace: server::STOP_GRACE,
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(long, short, global = true)]
     namespace: Option<String>,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<Utf8PathBuf>,
 }

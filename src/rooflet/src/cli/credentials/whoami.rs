@@ -19,7 +19,7 @@ use rooflet_pki::end_of_certificate;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet login` or `rooflet up`.
+    /// `rooflet login`, `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<Utf8PathBuf>,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum, default_value_t)]
     output: Output,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

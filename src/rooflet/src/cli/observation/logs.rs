@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     since: Option<Duration>,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
     /// With `gateway`: read only the gateway's log in this data directory of `rooflet up`. If no API

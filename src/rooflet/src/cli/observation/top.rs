@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long, short, value_enum)]
     output: Option<Output>,
     /// Kubeconfig of the API server. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }

@@ -1,6 +1,6 @@
 //! Page of the verbs, their flags and the exit codes.
 
-use clap::{Arg, ArgAction, Command, CommandFactory as _};
+use clap::{Arg, ArgAction, Command, CommandFactory as _, Id};
 
 use super::markdown::{NOTICE, table, wrapped};
 use crate::cli::{Cli, home};
@@ -81,8 +81,13 @@ pub(super) fn page() -> String {
     page.push_str("\n## Exit codes\n\n");
     let rows = EXIT_CODES.map(|(code, meaning, remedy)| [code.to_string(), meaning.into(), remedy.into()]);
     page.push_str(&table(["code", "meaning", "remedy"], &rows));
+    let of_every_verb: Vec<_> = root
+        .get_arguments()
+        .filter(|arg| arg.is_global_set())
+        .map(Arg::get_id)
+        .collect();
     for verb in verbs {
-        page.push_str(&section(verb, "##"));
+        page.push_str(&section(verb, "##", &of_every_verb));
     }
     page
 }
@@ -93,7 +98,8 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
 }
 
-fn section(verb: &Command, heading: &str) -> String {
+/// Returns the section of a verb. `of_every_verb` are the arguments that all verbs have.
+fn section(verb: &Command, heading: &str, of_every_verb: &[&Id]) -> String {
     let mut verb = verb.clone();
     let usage = verb.render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
@@ -111,14 +117,16 @@ fn section(verb: &Command, heading: &str) -> String {
     }
     text.push_str(&format!("```text\n{usage}\n```\n\n"));
     let own = verb.get_arguments().filter(|arg| {
-        !arg.is_global_set() && !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str())
+        !of_every_verb.contains(&arg.get_id())
+            && !arg.is_hide_set()
+            && !["help", "version"].contains(&arg.get_id().as_str())
     });
     own.for_each(|arg| text.push_str(&flag(arg)));
     if let Some(after) = verb.get_after_long_help().or_else(|| verb.get_after_help()) {
         text.push_str(&format!("\n{after}\n"));
     }
     for sub in visible(&verb) {
-        text.push_str(&section(sub, "###"));
+        text.push_str(&section(sub, "###", of_every_verb));
     }
     text
 }

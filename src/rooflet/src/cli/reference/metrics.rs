@@ -15,7 +15,8 @@ never a prompt, a path or a name from a client.
 
 | process | address | scope |
 |---|---|---|
-| gateway, controller, API server | `GATEWAY/metrics`; the API server's own `/metrics` requires the administrator's credentials | all roles of the process (`rooflet server`, `rooflet up`) |
+| gateway | `GATEWAY/metrics` | its own process |
+| API server, controller | `/metrics` of the API server, with a token of the ClusterRole `rooflet:monitoring` ([monitoring.md](../monitoring.md)), or the address of `--metrics-listen` | all roles of the process but the gateway |
 | agent | `AGENT/metrics` (`kubectl get mac NAME -o jsonpath={.status.endpoint}`) | the node |
 | worker | `AGENT/replicas/NAMESPACE/NAME/proxy/metrics`, or its own port (`rooflet worker`) | the engine of one replica |
 
@@ -27,7 +28,9 @@ The code `5xx` includes streams that failed after the response's head. The code 
 requests whose clients disconnected before the end. `reason` is one of `QueueFull`, `TooLong`,
 `NotReady`, `Expired` and `NoRoom` ([gateway.md](../gateway.md)). Errors of a model also have the reasons
 `Cancelled` (the client disconnected), `InvalidRequest` and `ServerError` (responses 4xx and 5xx),
-`StreamInterrupted` (the replica failed during its response), and the reasons of key denials.
+`StreamInterrupted` (the replica failed during its response), and the reasons of denied API keys: `MissingKey`,
+`UnknownKey`, `ExpiredKey`, `ModelNotPermitted`, `RequestsPerMinute`, `TokensPerMinute`, `TokensPerDay` and
+`ConcurrentRequests`.
 ";
 
 const WORKER: &str = "\

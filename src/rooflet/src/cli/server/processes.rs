@@ -32,6 +32,8 @@ pub(super) struct Processes {
     pub(super) web_listen: WebListen,
     /// Kubeconfig that the API server writes for the gateway.
     pub(super) gateway_kubeconfig: Utf8PathBuf,
+    /// Time for answers in progress to finish after the server was asked to stop.
+    pub(super) stop_grace: Duration,
 }
 
 impl Processes {
@@ -69,6 +71,7 @@ impl Processes {
                 name,
                 args,
                 log: None,
+                stop_grace: self.stop_grace,
             };
             Supervised::start(spec, Clock::System, tasks, events.clone())
         };
@@ -201,6 +204,7 @@ mod tests {
             gateway_listen: "127.0.0.1:2".parse().expect("an address"),
             web_listen: "off".parse().expect("a value"),
             gateway_kubeconfig: "/d/gateway.kubeconfig".into(),
+            stop_grace: Duration::from_secs(15),
         };
         let own = args(
             "server --data-dir /d --listen 127.0.0.1:0 --gateway-listen=127.0.0.1:0 --web-listen off --simulate f.yaml --kubeconfig x --let-sleep",

@@ -40,7 +40,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, requires = "retire")]
     force: bool,
     /// Kubeconfig of an administrator. Default: the kubeconfig of kubectl, otherwise that of
-    /// `rooflet up`.
+    /// `rooflet up` or `rooflet server`.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<Utf8PathBuf>,
 }
