@@ -681,4 +681,5 @@ fn named_formats_are_optional() {
     }
 }
 
+mod numbers;
 mod values;

@@ -93,7 +93,9 @@ fn fixed(number: f64, digits: usize) -> String {
     if !number.is_finite() {
         return not_finite(number);
     }
-    let text = format!("{number:.digits$}");
+    // Rust rejects larger precisions. All further digits are zeros, because an `f64` has at most 1074 of them.
+    let precision = digits.min(usize::from(u16::MAX));
+    let text = format!("{number:.precision$}");
     let (sign, text) = text
         .strip_prefix('-')
         .map_or(("", text.as_str()), |rest| ("-", rest));
@@ -105,7 +107,7 @@ fn fixed(number: f64, digits: usize) -> String {
         }
         grouped.push(digit);
     }
-    grouped + &text[end..]
+    grouped + &text[end..] + &"0".repeat(digits - precision)
 }
 
 /// Formats a number in scientific notation with six digits. As in kube-apiserver, the precision of the clause
