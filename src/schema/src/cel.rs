@@ -57,15 +57,22 @@ pub(super) use rule::Rule;
 /// Maximum length of the text that a `messageExpression` returns.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
 
+/// Maximum length of an expression, the default of `cel-go`.
+const CODE_POINTS_MAX: usize = 100_000;
+
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// Parses an expression with the syntax and the macros that Kubernetes enables.
 fn parse(source: &str) -> Result<IdedExpr, CompilationError> {
+    let code_points = source.chars().count();
+    if code_points > CODE_POINTS_MAX {
+        return Err(CompilationError::too_long(code_points, CODE_POINTS_MAX));
+    }
     let spelled = spelling::plain(source);
-    let parsed = Parser::default().enable_optional_syntax(true).parse(&spelled);
+    let parser = Parser::default().enable_optional_syntax(true);
+    let parsed = parser.parse(&spelling::without_double_negations(&spelled));
     let mut expr = parsed.map_err(|err| problem::syntax_error(&spelled, &err))?;
-    spelling::join_operators(&spelled, &mut expr);
     let problems = macros::expand(&mut expr);
     if !problems.is_empty() {
         return Err(CompilationError::new(source, problems));

@@ -17,7 +17,7 @@ const WIDE_DOT: char = '\u{ff0e}';
 const UNSUPPORTED_FIELD: &str = "unsupported ident kind";
 const WIDE_CARET: char = '\u{ff3e}';
 
-/// Error in an expression, with its line (from 1) and column (from 0).
+/// Error in an expression, with its line (from 1; 0 without a place) and column (from 0).
 #[derive(Debug)]
 struct Problem {
     line: usize,
@@ -38,10 +38,11 @@ impl Problem {
     }
 }
 
-/// Finds the places of the parts of an expression that the parser accepts. It returns places only
-/// with errors, so this parses the expression with an illegal character at its end.
-pub(super) fn places(source: &str) -> Option<Arc<SourceInfo>> {
+/// Finds the places of the parts of a [`plain`](spelling::plain) expression that the parser accepts. It returns
+/// places only with errors, so this parses the expression with an illegal character at its end.
+fn places(source: &str) -> Option<Arc<SourceInfo>> {
     let parser = Parser::default().enable_optional_syntax(true);
+    let source = spelling::without_double_negations(source);
     let rejected = parser.parse(&format!("{source}{ILLEGAL}")).err()?;
     rejected.errors.into_iter().next()?.source_info
 }
@@ -105,6 +106,19 @@ impl CompilationError {
         shown(&self.expression, &self.problems)
     }
 
+    /// Creates the error of an expression with more than `limit` code points. As in `cel-go`, the error has no place.
+    pub(super) fn too_long(code_points: usize, limit: usize) -> Self {
+        let text = format!("expression code point size exceeds limit: size: {code_points}, limit {limit}");
+        Self {
+            expression: String::new(),
+            problems: vec![Problem {
+                line: 0,
+                column: 0,
+                text,
+            }],
+        }
+    }
+
     /// Creates the error from the problems of parts of the expression, by their identifiers.
     pub(super) fn new(source: &str, problems: Vec<(u64, String)>) -> Self {
         let source = &*spelling::plain(source);
@@ -141,6 +155,9 @@ fn shown(source: &str, problems: &[Problem]) -> String {
         .take(PROBLEMS_MAX)
         .map(|problem| {
             let Problem { line, column, text } = problem;
+            if *line == 0 {
+                return format!("ERROR: <input>:-1:0: {text}");
+            }
             let snippet = source
                 .lines()
                 .nth(line - 1)
