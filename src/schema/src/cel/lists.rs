@@ -17,6 +17,7 @@ use super::{
     parts::parts_mut,
     shape::{MERGE, SAME, Shape},
 };
+use crate::format::Format;
 use crate::node::{ListType, Node};
 use crate::types::Types as NodeTypes;
 
@@ -64,6 +65,33 @@ enum Type<'n> {
     Part(&'n Node),
     /// List that the rule builds.
     ListOf(Box<Type<'n>>),
+    /// Value that the rule computes.
+    Scalar(Scalar),
+}
+
+/// Type of the sum of a list other than `int`.
+#[derive(Debug, Clone, Copy)]
+enum Scalar {
+    Double,
+    Uint,
+    Duration,
+}
+
+impl Scalar {
+    /// Returns the sum of an empty list.
+    fn zero(self) -> Expr {
+        match self {
+            Self::Double => Expr::Literal(LiteralValue::Double(0.0.into())),
+            Self::Uint => Expr::Literal(LiteralValue::UInt(0.into())),
+            Self::Duration => {
+                let zero = IdedExpr {
+                    expr: Expr::Literal(LiteralValue::String("0s".into())),
+                    ..IdedExpr::default()
+                };
+                call("duration", vec![zero])
+            }
+        }
+    }
 }
 
 impl<'n> Type<'n> {
@@ -75,7 +103,7 @@ impl<'n> Type<'n> {
     fn or(self, other: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Unknown => other(),
-            Self::Part(_) | Self::ListOf(_) => self,
+            Self::Part(_) | Self::ListOf(_) | Self::Scalar(_) => self,
         }
     }
 
@@ -83,14 +111,14 @@ impl<'n> Type<'n> {
     fn listed(self) -> Self {
         match self {
             Self::Unknown => Self::Unknown,
-            Self::Part(_) | Self::ListOf(_) => Self::ListOf(Box::new(self)),
+            Self::Part(_) | Self::ListOf(_) | Self::Scalar(_) => Self::ListOf(Box::new(self)),
         }
     }
 
     /// Returns the type of a list's items.
     fn item(&self) -> Self {
         match self {
-            Self::Unknown => Self::Unknown,
+            Self::Unknown | Self::Scalar(_) => Self::Unknown,
             Self::Part(node) => Self::of_part(node.items.as_deref()),
             Self::ListOf(item) => (**item).clone(),
         }
@@ -100,7 +128,7 @@ impl<'n> Type<'n> {
     fn member(&self) -> Self {
         self.item().or(|| match self {
             Self::Part(node) => Self::of_part(node.additional_schema()),
-            Self::Unknown | Self::ListOf(_) => Self::Unknown,
+            Self::Unknown | Self::ListOf(_) | Self::Scalar(_) => Self::Unknown,
         })
     }
 
@@ -115,7 +143,7 @@ impl<'n> Type<'n> {
 
     fn shape(&self) -> Option<Arc<Shape>> {
         match self {
-            Self::Unknown => None,
+            Self::Unknown | Self::Scalar(_) => None,
             Self::Part(node) => Shape::of(node),
             Self::ListOf(item) => Some(Shape::list_of(item.shape()?)),
         }
@@ -128,7 +156,16 @@ impl<'n> Type<'n> {
                 ![NodeTypes::OBJECT, NodeTypes::default()].contains(&node.types)
                     && node.properties().next().is_none()
             }
-            Self::Unknown | Self::ListOf(_) => false,
+            Self::Unknown | Self::ListOf(_) | Self::Scalar(_) => false,
+        }
+    }
+
+    fn scalar(&self) -> Option<Scalar> {
+        match self {
+            Self::Scalar(scalar) => Some(*scalar),
+            Self::Part(node) if node.types == NodeTypes::NUMBER => Some(Scalar::Double),
+            Self::Part(node) if node.format == Some(Format::Duration) => Some(Scalar::Duration),
+            Self::Unknown | Self::Part(_) | Self::ListOf(_) => None,
         }
     }
 
@@ -136,7 +173,7 @@ impl<'n> Type<'n> {
     fn merges(&self) -> bool {
         match self {
             Self::Part(node) => node.list_type != ListType::Atomic,
-            Self::Unknown | Self::ListOf(_) => false,
+            Self::Unknown | Self::ListOf(_) | Self::Scalar(_) => false,
         }
     }
 }
@@ -198,6 +235,11 @@ impl Typing<'_, '_> {
         };
         if call.func_name == operators::OPT_SELECT {
             SELECT.clone_into(&mut call.func_name);
+        }
+        if let ("sum", Some(list), []) = (call.func_name.as_str(), &call.target, &call.args[..]) {
+            let zero = self.types.of(list).item().scalar().map(Scalar::zero);
+            call.args.extend(zero.map(|expr| IdedExpr { id, expr }));
+            return;
         }
         let [left, right] = &call.args[..] else { return };
         let (function, shape) = match call.func_name.as_str() {
@@ -351,6 +393,8 @@ impl<'n> Types<'n> {
                     false => inner.of(&comprehension.result),
                 }
             }
+            Expr::Literal(LiteralValue::Double(_)) => Type::Scalar(Scalar::Double),
+            Expr::Literal(LiteralValue::UInt(_)) => Type::Scalar(Scalar::Uint),
             Expr::Unspecified | Expr::Literal(_) | Expr::Select(_) | Expr::Map(_) | Expr::Struct(_) => {
                 Type::Unknown
             }
@@ -373,6 +417,14 @@ impl<'n> Types<'n> {
                 }
             }
             (operators::CONDITIONAL, None, [_, one, other]) => self.of(one).or(|| self.of(other)),
+            (operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE, None, [left, right]) => {
+                let scalar = self.of(left).scalar().or_else(|| self.of(right).scalar());
+                scalar.map_or(Type::Unknown, Type::Scalar)
+            }
+            (operators::NEGATE, None, [value]) => self.of(value),
+            ("double", None, [_]) => Type::Scalar(Scalar::Double),
+            ("uint", None, [_]) => Type::Scalar(Scalar::Uint),
+            ("duration", None, [_]) => Type::Scalar(Scalar::Duration),
             ("dyn", None, [value]) => self.of(value),
             ("of" | "ofNonZeroValue", Some(_), [value]) => self.of(value),
             ("value" | "or" | "orValue", Some(optional), others) => {

@@ -101,9 +101,10 @@ fn is_sorted(This(items): This<Arc<Vec<Cel>>>) -> ResolveResult {
     Ok(Cel::Bool(!items.windows(2).any(is_descent)))
 }
 
-fn sum(This(items): This<Arc<Vec<Cel>>>) -> ResolveResult {
+/// Adds the items. The compiler adds the sum of an empty list as an argument, unless it is an `int`.
+fn sum(This(items): This<Arc<Vec<Cel>>>, Arguments(args): Arguments) -> ResolveResult {
     let Some((first, rest)) = items.split_first() else {
-        return Ok(Cel::Int(0));
+        return Ok(args.first().cloned().unwrap_or(Cel::Int(0)));
     };
     if !matches!(
         first,

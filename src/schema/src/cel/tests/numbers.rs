@@ -1,8 +1,28 @@
 //! Numbers of different types, sums and formatted numbers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{causes, holds};
+
+#[test]
+fn sum_of_an_empty_list_has_the_type_of_its_items() {
+    let list = |item: Value| json!({"type": "array", "items": item});
+    let schema = json!({"type": "object", "properties": {"d": list(json!({"type": "number"})),
+        "n": list(json!({"type": "integer"})), "t": list(json!({"type": "string", "format": "duration"})),
+        "o": list(json!({"type": "object", "properties": {"d": {"type": "number"}}}))}});
+    let value = json!({"d": [], "n": [], "t": [], "o": []});
+    for rule in [
+        "type(self.d.sum()) == double && self.d.sum() + 1.5 == 1.5",
+        "type(self.n.sum()) == int && self.n.sum() + 1 == 1",
+        "type(self.n.map(n, uint(n)).sum()) == uint",
+        "self.t.sum() + duration('1s') == duration('1s') && self.t.map(t, t).sum() < duration('1s')",
+        "self.o.map(o, o.d * 2.0).sum() < 1.0 && self.o.filter(o, o.d > 1.0).map(o, o.d).sum() < 1.0",
+        "[1.5].filter(d, d > 2.0).sum() < 1.0 && [2.5, 1.0].sum() == 3.5",
+        "type(self.n.map(n, double(n) / 2.0).sum()) == double",
+    ] {
+        assert!(holds(schema.clone(), rule, value.clone()), "{rule}");
+    }
+}
 
 #[test]
 fn limits_the_length_of_expressions() {
