@@ -224,7 +224,9 @@ impl Typing<'_, '_> {
                 LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Double(_)
             );
         }
-        matches!(self.types.of(expr), Type::Part(_))
+        let numbers = [NodeTypes::INTEGER, NodeTypes::NUMBER];
+        matches!(self.types.of(expr), Type::Part(node) if !node.types.is_empty()
+            && !numbers.into_iter().any(|number| node.types.intersects(number)))
     }
 
     /// Replaces an operator on a set or map, or on a value that contains one, by a call.
