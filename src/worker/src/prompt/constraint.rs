@@ -64,7 +64,11 @@ fn evict(entries: &mut VecDeque<([u8; 32], Constraint)>) {
 fn key(format: Option<&ResponseFormat>, tools: Option<&Tools>, shape: &AnswerShape) -> [u8; 32] {
     let tools = tools.map(|tools| (&tools.functions, &tools.choice, tools.parallel));
     let format = format.map(|format| &format.content);
-    let inputs = format!("{format:?} {tools:?} {:?}", shape.reasoning);
+    // Text requests, and chats with other templates, have other forms of answers.
+    let inputs = format!(
+        "{format:?} {tools:?} {:?} {:?}",
+        shape.reasoning, shape.tool_format
+    );
     Sha256::digest(inputs.as_bytes()).into()
 }
 
@@ -159,7 +163,9 @@ mod tests {
     use super::super::tests::prompter;
     use crate::prompt::Chat;
     use rooflet_inference_api::openai::request::{ChatRequest, Options};
+    use rooflet_text::answer::AnswerShape;
     use rooflet_text::grammar::constraint::Constraint;
+    use rooflet_text::tool_calls::ToolFormat;
 
     fn constraint(prompter: &super::Prompter, extra: &str) -> Constraint {
         let body = format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "Hi"}}], {extra}}}"#);
@@ -167,6 +173,27 @@ mod tests {
         let options: &Options = &request.options;
         let chat = prompter.chat(Chat::from(&request), options, &jiff::Zoned::default());
         chat.unwrap().request.constraint.unwrap()
+    }
+
+    #[test]
+    fn constraints_of_other_tool_formats_are_not_reused() {
+        let prompter = prompter(1000);
+        let body =
+            br#"{"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tool_choice": "required",
+            "tools": [{"type": "function", "function": {"name": "f"}}]}"#;
+        let tools = ChatRequest::parse(body).unwrap().tools.unwrap();
+        let first_mask = |tool_format| {
+            let shape = AnswerShape {
+                reasoning: None,
+                tool_format,
+                tools: None,
+            };
+            let constraint = prompter.constraint(None, Some(&tools), &shape).unwrap();
+            constraint.unwrap().mask().unwrap()
+        };
+        let tagged = first_mask(ToolFormat::Tagged);
+        assert_ne!(tagged, first_mask(ToolFormat::Llama));
+        assert_eq!(tagged, first_mask(ToolFormat::Tagged));
     }
 
     #[test]
