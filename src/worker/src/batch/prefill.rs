@@ -37,22 +37,23 @@ pub(crate) struct Prefill {
 }
 
 impl Prefill {
-    /// Computes the given number of next tokens of each prompt.
-    pub(crate) fn new(model: &Decoder, rows: Vec<(&mut Sequence, usize)>) -> Self {
+    /// Computes the given number of next tokens of each prompt. If `is_awaited`, waits for the last tokens of a prompt
+    /// as well, so that their failure is a failure of the pass. Otherwise, reading the first token reports it.
+    pub(crate) fn new(model: &Decoder, rows: Vec<(&mut Sequence, usize)>, is_awaited: bool) -> Self {
         let (alone, mut together): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|(row, _)| row.prompt.prefills_alone());
         let mut prefill = Self::default();
         for mut row in alone {
-            prefill.add(model, std::slice::from_mut(&mut row));
+            prefill.add(model, std::slice::from_mut(&mut row), is_awaited);
         }
         if !together.is_empty() {
-            prefill.add(model, &mut together);
+            prefill.add(model, &mut together, is_awaited);
         }
         prefill
     }
 
-    fn add(&mut self, model: &Decoder, rows: &mut [(&mut Sequence, usize)]) {
-        match pass(model, rows) {
+    fn add(&mut self, model: &Decoder, rows: &mut [(&mut Sequence, usize)], is_awaited: bool) {
+        match pass(model, rows, is_awaited) {
             Ok(Pass {
                 outcomes,
                 first_tokens,
@@ -95,8 +96,9 @@ struct Pass {
     first_tokens: Option<(Vec<RequestId>, Choice)>,
 }
 
-/// Submits the sampling of first tokens, and waits for all other results.
-fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, StepError> {
+/// Submits the sampling of first tokens, and waits for all other results. If `is_awaited`, also waits for the
+/// computation before the sampling.
+fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)], is_awaited: bool) -> Result<Pass, StepError> {
     let parts: Vec<_> = rows
         .iter_mut()
         .map(|(row, tokens)| row.advance_prompt(*tokens))
@@ -123,7 +125,12 @@ fn pass(model: &Decoder, rows: &mut [(&mut Sequence, usize)]) -> Result<Pass, St
     };
     let (answering, waiting): (Vec<_>, Vec<_>) =
         (0..rows.len()).partition(|at| rows[*at].0.prompt.is_prefilled() && rows[*at].0.answers());
-    transforms::eval(waiting.iter().flat_map(|at| rows[*at].0.cache().arrays()))?;
+    if is_awaited {
+        let caches = rows.iter().flat_map(|(row, _)| row.cache().arrays());
+        transforms::eval(caches.chain([&last]))?;
+    } else {
+        transforms::eval(waiting.iter().flat_map(|at| rows[*at].0.cache().arrays()))?;
+    }
     let mut outcomes: Vec<Result<Prefilled, StepError>> = Vec::with_capacity(rows.len());
     for (row, _) in &mut *rows {
         let done = if row.prompt.is_prefilled() {

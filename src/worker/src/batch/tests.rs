@@ -49,7 +49,7 @@ impl Subject {
 
     fn start_with(&self, id: u64, request: ValidRequest) -> (Sequence, Choice) {
         let mut sequence = self.sequence_for(id, request, mpsc::channel(1).0);
-        let mut read = |tokens| Prefill::new(&self.model, vec![(&mut sequence, tokens)]);
+        let mut read = |tokens| Prefill::new(&self.model, vec![(&mut sequence, tokens)], false);
         assert!(read(4).first_tokens.is_empty());
         let (_, first) = read(1000).first_tokens.pop().expect("the last chunk");
         (sequence, first)
@@ -289,13 +289,13 @@ fn prompts_prefilled_together_have_the_same_first_tokens() {
             outcomes,
             mut first_tokens,
             ..
-        } = Prefill::new(&subject.model, rows.collect());
+        } = Prefill::new(&subject.model, rows.collect(), false);
         let partly = outcomes
             .iter()
             .filter(|(_, outcome)| matches!(outcome, Ok(Prefilled::Partial)));
         assert_eq!(partly.map(|(id, _)| id.0).collect::<Vec<_>>(), [3, 4, 5, 6]);
         let rest = sequences.iter_mut().skip(3).map(|sequence| (sequence, 30));
-        first_tokens.extend(Prefill::new(&subject.model, rest.collect()).first_tokens);
+        first_tokens.extend(Prefill::new(&subject.model, rest.collect(), true).first_tokens);
         let tokens = first_tokens.into_iter().flat_map(|(ids, choice)| {
             let tokens: Vec<u32> = choice.tokens.to_vec_exact().unwrap();
             ids.into_iter().map(|id| id.0).zip(tokens)
@@ -315,7 +315,7 @@ fn failing_prompt_does_not_end_other_prompts() {
     std::mem::swap(sequences[1].cache_mut(), other.cache_mut());
     let mut read = |tokens| {
         let rows = sequences.iter_mut().map(|sequence| (sequence, tokens));
-        Prefill::new(&subject.model, rows.collect())
+        Prefill::new(&subject.model, rows.collect(), true)
     };
     let together = read(1000);
     let again = |(_, outcome): &(RequestId, _)| matches!(outcome, Ok(Prefilled::Retry));
@@ -361,6 +361,9 @@ fn echo_is_sent_once() {
     assert!(events.try_recv().is_err());
 }
 
+const STOPPED: &str = "[METAL] Command buffer execution failed: Caused GPU Timeout Error \
+    (00000002:kIOGPUCommandBufferCallbackErrorTimeout).";
+
 /// Returns the outcomes of a failed pass over these sequences, and whether the failure reduces
 /// later chunks.
 fn fail(
@@ -379,8 +382,6 @@ fn fail(
 
 #[test]
 fn prompt_whose_command_was_stopped_is_repeated_once() {
-    const STOPPED: &str = "[METAL] Command buffer execution failed: Caused GPU Timeout Error \
-        (00000002:kIOGPUCommandBufferCallbackErrorTimeout).";
     let _mlx = mlx::exclusive();
     let subject = Subject::load("examples/models/guide");
     let answer = |sequence: &mut Sequence, first: Choice| {
@@ -400,13 +401,13 @@ fn prompt_whose_command_was_stopped_is_repeated_once() {
     let expect = answer(&mut undisturbed, first);
     let mut sequence = subject.sequence(1, sampling(0));
     // The first chunk is computed, the second one is stopped.
-    Prefill::new(&subject.model, vec![(&mut sequence, 4)]);
+    Prefill::new(&subject.model, vec![(&mut sequence, 4)], false);
     let stopped = fail(&subject, std::slice::from_mut(&mut sequence), STOPPED);
     assert!(matches!(stopped, (outcomes, true) if matches!(outcomes[..], [Ok(Prefilled::Retry)])));
     assert!(sequence.prompt.prefilled() == 0 && sequence.prompt.is_isolated());
     // The second attempt computes the same answer in smaller chunks.
-    Prefill::new(&subject.model, vec![(&mut sequence, 1)]);
-    let mut last = Prefill::new(&subject.model, vec![(&mut sequence, 1000)]);
+    Prefill::new(&subject.model, vec![(&mut sequence, 1)], false);
+    let mut last = Prefill::new(&subject.model, vec![(&mut sequence, 1000)], false);
     let (_, first) = last.first_tokens.pop().expect("the last chunk");
     let repeated = answer(&mut sequence, first);
     assert!(

@@ -38,6 +38,12 @@ impl ChunkLimit {
         by_time.clamp(MIN_CHUNK_TOKENS, self.tokens)
     }
 
+    /// Returns true if the driver may stop a pass over this many tokens. The shortest chunks are hardly longer than
+    /// decode steps.
+    pub(super) fn may_stop(&self, pass_tokens: usize) -> bool {
+        self.is_timed && pass_tokens > MIN_CHUNK_TOKENS
+    }
+
     /// Reduces the limit after the driver stopped a chunk, until the worker ends.
     pub(super) fn reduce(&mut self) {
         self.tokens = (self.tokens / REDUCTION).max(MIN_CHUNK_TOKENS);
@@ -66,6 +72,13 @@ mod tests {
         let limit = ChunkLimit::new(Backend::Cpu);
         let tokens = [None, Some(1.0)].map(|rate| limit.tokens(at(rate)));
         assert_eq!(tokens, [MAX_CHUNK_TOKENS; 2]);
+    }
+
+    #[test]
+    fn long_passes_on_metal_may_stop() {
+        let limit = ChunkLimit::new(Backend::Metal);
+        assert!(limit.may_stop(MIN_CHUNK_TOKENS + 1) && !limit.may_stop(MIN_CHUNK_TOKENS));
+        assert!(!ChunkLimit::new(Backend::Cpu).may_stop(MAX_CHUNK_TOKENS));
     }
 
     #[test]

@@ -448,7 +448,7 @@ impl EngineThread {
             outcomes,
             first_tokens,
             interrupted,
-        } = Prefill::new(model, rows.collect());
+        } = Prefill::new(model, rows.collect(), self.chunk_limit.may_stop(pass_tokens));
         if interrupted {
             self.chunk_limit.reduce();
         }
