@@ -147,7 +147,7 @@ impl Sequence {
     /// Restarts the prompt in its own passes, after a pass over it and others failed.
     pub(crate) fn restart_isolated(&mut self, model: &Decoder) {
         self.cache = model.new_cache();
-        self.prompt.restart_isolated();
+        self.prompt.restart_isolated(&self.queued.job.request);
     }
 
     /// Counts the next tokens of the prompt as computed, and returns their range.

@@ -423,6 +423,36 @@ fn prompt_whose_command_was_stopped_is_repeated_once() {
 }
 
 #[test]
+fn repeated_prompt_has_the_results_of_one_attempt() {
+    let _mlx = mlx::exclusive();
+    let subject = Subject::load("examples/models/guide");
+    let results = |request: &dyn Fn() -> ValidRequest, is_stopped: bool| {
+        let (events_tx, mut events) = mpsc::channel(9);
+        let mut sequence = subject.sequence_for(1, request(), events_tx);
+        Prefill::new(&subject.model, vec![(&mut sequence, 4)], false);
+        if is_stopped {
+            fail(&subject, std::slice::from_mut(&mut sequence), STOPPED);
+            Prefill::new(&subject.model, vec![(&mut sequence, 4)], false);
+        }
+        Prefill::new(&subject.model, vec![(&mut sequence, 1000)], false);
+        events.try_recv().unwrap()
+    };
+    let embedded = || ValidRequest {
+        prompt_use: PromptUse::Embed,
+        max_tokens: 0,
+        ..request(1, sampling(0))
+    };
+    let scored = || ValidRequest {
+        prompt_logprobs: Some(1),
+        ..request(1, sampling(0))
+    };
+    let requests: [&dyn Fn() -> ValidRequest; 2] = [&embedded, &scored];
+    for request in requests {
+        assert_eq!(results(request, true), results(request, false));
+    }
+}
+
+#[test]
 fn other_failures_of_one_prompt_are_not_repeated() {
     const FAILED: &str = "[METAL] Command buffer execution failed: Insufficient Memory \
         (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)";

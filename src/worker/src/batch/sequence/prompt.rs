@@ -121,9 +121,14 @@ impl Prompt {
         (self.prefilled, self.cached, self.in_blocks) = (tokens, tokens, in_blocks);
     }
 
-    /// Restarts from the first token, in its own passes.
-    pub(super) fn restart_isolated(&mut self) {
+    /// Restarts the prompt of `request` from the first token, in its own passes. Discards the results of earlier
+    /// passes.
+    pub(super) fn restart_isolated(&mut self, request: &ValidRequest) {
         self.is_isolated = true;
+        self.output = match self.is_reported {
+            true => None,
+            false => PromptOutput::new(request),
+        };
         self.start_after(0, 0);
     }
 
