@@ -224,6 +224,25 @@ impl PrefixCache {
         removed.into_iter().for_each(|key| files.disk.remove(key));
     }
 
+    /// Removes the files of the blocks of `tokens`, and cancels all pending writes, which may have the same faulty
+    /// values.
+    pub(crate) fn remove_files(&mut self, salt: &str, tokens: &[u32]) {
+        let Some(files) = &mut self.files else { return };
+        files.unsaved.clear();
+        files.copying = None;
+        for key in std::mem::take(&mut files.writing).into_keys() {
+            // The thread executes changes in order, so that the file is removed after its write.
+            files.disk.remove(key);
+        }
+        let root = BlockKey::root(&self.model, salt);
+        for key in self.tree.blocks_of(root, tokens) {
+            files.reading.remove(&key);
+            if self.tree.remove_file_of(key) {
+                files.disk.remove(key);
+            }
+        }
+    }
+
     /// Discards all files after the disk thread failed, so that no request waits for them.
     fn disable_files(&mut self) {
         tracing::error!("prefix file thread failed, caching prefixes in memory only");
@@ -250,8 +269,12 @@ impl PrefixCache {
     }
 
     fn insert_read(&mut self, key: BlockKey, block: Option<BlockArrays>, room: Bytes) {
-        if let Some(files) = &mut self.files {
-            files.reading.remove(&key);
+        let is_expected = self
+            .files
+            .as_mut()
+            .is_some_and(|files| files.reading.remove(&key));
+        if !is_expected {
+            return;
         }
         let Some(block) = block else {
             self.tree.remove_file_of(key);

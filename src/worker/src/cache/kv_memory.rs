@@ -233,9 +233,16 @@ impl KvMemory {
         sequence.cache().bytes() as u64
     }
 
-    /// Empties the prefix cache in memory, because its values may not be finite.
+    /// Empties the prefix cache in memory, because the model is unloaded.
     pub(crate) fn discard_prefixes(&mut self) {
         self.prefixes.evict(Bytes::ZERO);
+    }
+
+    /// Empties the prefix cache in memory and removes the files of a sequence, because their values may not be finite.
+    pub(crate) fn discard_faulty(&mut self, sequence: &Sequence) {
+        self.prefixes.evict(Bytes::ZERO);
+        self.prefixes
+            .remove_files(sequence.cache_salt(), &sequence.tokens());
     }
 
     /// Logs an error and empties the prefix cache, which cannot be trusted afterwards. Requests

@@ -412,7 +412,7 @@ impl EngineThread {
                 let sequence = self.active.remove(index);
                 let computed = outcome.is_ok();
                 if matches!(outcome, Err(StepError::NotFinite)) {
-                    kv.discard_prefixes();
+                    kv.discard_faulty(&sequence);
                 }
                 self.end(&sequence, outcome);
                 if computed {

@@ -225,6 +225,36 @@ fn full_disk_removes_old_files_then_pauses_writes() {
     assert!(keep(&mut prefixes, begin + FULL_PAUSE));
 }
 
+#[test]
+fn faulty_values_leave_no_files() {
+    let _mlx = mlx::exclusive();
+    let dir = TempDir::new();
+    let (mut prefixes, _woken) = with_known_files(&dir);
+    let root = BlockKey::root("m", "");
+    // One block is written, one is copied, and one waits.
+    for first in 1..4 {
+        let tokens = vec![first; 256];
+        let block = large_block();
+        let (bytes, snapshot) = (block.bytes(), false);
+        let size = Stored { bytes, snapshot };
+        prefixes.tree.insert(root, [(&tokens[..], size, block)]);
+        let unsaved = &mut prefixes.files.as_mut().unwrap().unsaved;
+        unsaved.push_back(root.child(&tokens));
+    }
+    prefixes.advance_write(|| true).unwrap();
+    prefixes.advance_write(|| false).unwrap();
+    let awaited = prefixes.load("", &text(300), ROOMY, None, now());
+    assert!(prefixes.has_work() && prefixes.is_loading(&awaited));
+    prefixes.evict(Bytes::ZERO);
+    prefixes.remove_files("", &text(300));
+    assert!(!prefixes.has_work() && !prefixes.is_loading(&awaited));
+    assert_eq!(prefixes.file_bytes(), Bytes::ZERO);
+    // Waits for the thread.
+    drop(prefixes);
+    let files = BlockFiles::open(dir.path(), "m".to_owned(), Clock::System).unwrap();
+    assert!(files.scan().is_empty());
+}
+
 /// The file has no snapshot, so the tree must not record one for it.
 #[test]
 fn snapshot_added_during_the_copy_is_not_in_the_file() {
