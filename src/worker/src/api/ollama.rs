@@ -145,8 +145,10 @@ impl Exchange {
         };
         if reason == DoneReason::Load {
             load(&self.app).await?;
+            keep_model(&self.app, self.keep_alive);
+        } else {
+            self.app.engine.residency().unload();
         }
-        keep_model(&self.app, self.keep_alive);
         let answer = writer::without_prompt(&self.app, self.format, reason);
         let mut response = Json(answer).into_response();
         self.ignored.set_header(response.headers_mut());

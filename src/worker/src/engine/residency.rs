@@ -75,6 +75,18 @@ impl Residency {
         }
     }
 
+    /// Ends the residency of a loaded model after the current requests. If the model is not loaded, has no effect on
+    /// the next requests.
+    pub(crate) fn unload(&self) {
+        if self.is_limited() {
+            self.update(|state| {
+                if state.is_loaded {
+                    state.keep_alive = KeepAlive::NONE;
+                }
+            });
+        }
+    }
+
     /// Records that the engine has work, or none.
     pub(super) fn set_idle(&self, is_idle: bool) {
         let now = self.clock.instant();
@@ -193,6 +205,20 @@ mod tests {
         residency.set_loaded(true);
         residency.set_idle(true);
         assert!(!residency.is_over(), "the default applies again");
+    }
+
+    #[test]
+    fn unloading_twice_does_not_affect_the_next_load() {
+        let (_, residency) = residency(Some(5 * MINUTE));
+        residency.set_idle(true);
+        residency.unload();
+        assert!(residency.is_over());
+        residency.set_loaded(false);
+        residency.unload();
+        residency.set_idle(false);
+        residency.set_loaded(true);
+        residency.set_idle(true);
+        assert!(!residency.is_over(), "the default applies");
     }
 
     #[test]
