@@ -30,6 +30,8 @@ pub struct CallableTools {
     pub choice: ToolChoice,
     /// If false, only the first call counts.
     pub parallel: bool,
+    /// Number of the first call in the conversation, for formats that number calls.
+    pub first_call: usize,
 }
 
 /// Parser of one completion.
@@ -40,6 +42,7 @@ pub struct AnswerParser {
     choice: ToolChoice,
     functions: Arc<[Function]>,
     parallel: bool,
+    first_call: usize,
     calls: usize,
     /// Arguments of the last call.
     arguments: String,
@@ -88,6 +91,7 @@ impl AnswerParser {
                 None => Arc::default(),
             },
             parallel: shape.tools.as_ref().is_none_or(|tools| tools.parallel),
+            first_call: shape.tools.as_ref().map_or(0, |tools| tools.first_call),
             calls: 0,
             arguments: String::new(),
             reasoning_tokens: 0,
@@ -173,11 +177,11 @@ impl AnswerParser {
     /// Returns the identifier of the call at index `place` of the answer.
     ///
     /// `random` holds at least 24 letters and digits. Mistral's templates accept only identifiers
-    /// of nine characters; Kimi's templates expect the function's name in the identifier.
+    /// of nine characters; Kimi's models expect the function's name and the number of the call in the conversation.
     pub fn call_id(&self, prefix: &str, random: &str, function: &str, place: usize) -> String {
         match self.tool_format {
             ToolFormat::Mistral => random.chars().take(9).collect(),
-            ToolFormat::Kimi => kimi::call_id(function, place),
+            ToolFormat::Kimi => kimi::call_id(function, self.first_call + place),
             ToolFormat::Tagged
             | ToolFormat::Llama
             | ToolFormat::DeepSeek { .. }
@@ -372,6 +376,7 @@ mod tests {
                 tools: Some(CallableTools {
                     functions: functions.clone().into(),
                     choice,
+                    first_call: 0,
                     parallel: true,
                 }),
             });
@@ -396,6 +401,7 @@ mod tests {
             tools: Some(CallableTools {
                 functions: one.into(),
                 choice: ToolChoice::Auto,
+                first_call: 0,
                 parallel: true,
             }),
         });

@@ -4,7 +4,7 @@
 pub(super) mod deepseek;
 pub mod glm;
 mod json;
-pub(super) mod kimi;
+pub mod kimi;
 pub(super) mod llama;
 pub(super) mod mistral;
 pub(super) mod partial;

@@ -51,7 +51,7 @@ use rooflet_text::template::{RenderInput, TemplateError};
 use rooflet_text::tokenizer::{Tokenizer, TokenizerError};
 use rooflet_text::tool_calls::tool_prompt;
 use rooflet_text::tool_calls::tool_prompt::PromptRole;
-use rooflet_text::tool_calls::{ToolFormat, glm};
+use rooflet_text::tool_calls::{ToolFormat, glm, kimi};
 
 /// Maximum size of `tokenizer.json`. The largest published file has about 35 MB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -457,13 +457,15 @@ impl Prompter {
                 None => Err(err),
             })
         };
-        let as_metadata;
-        let messages = match format.writes_calls_as_metadata() {
-            true => {
-                as_metadata = glm::turns(messages);
-                &as_metadata
-            }
-            false => messages,
+        let converted;
+        let messages = if format.writes_calls_as_metadata() {
+            converted = glm::turns(messages);
+            &converted
+        } else if format.writes_own_call_ids() {
+            converted = kimi::with_template_ids(messages);
+            &converted
+        } else {
+            messages
         };
         let render_with_tool_prompt = |role| {
             let tools = listed.unwrap_or_default();

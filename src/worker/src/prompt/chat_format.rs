@@ -14,7 +14,7 @@ use rooflet_text::answer::{AnswerShape, CallableTools};
 use rooflet_text::reasoning::ReasoningMarkers;
 use rooflet_text::template::{ChatTemplate, RenderInput};
 use rooflet_text::tokenizer::Tokenizer;
-use rooflet_text::tool_calls::ToolFormat;
+use rooflet_text::tool_calls::{ToolFormat, kimi};
 
 /// Chat template with its markers of reasoning and tool calls.
 #[derive(Debug)]
@@ -42,6 +42,12 @@ impl ChatFormat {
     /// [`glm`](rooflet_text::tool_calls::glm).
     pub(super) fn writes_calls_as_metadata(&self) -> bool {
         self.tool_format == ToolFormat::Glm
+    }
+
+    /// Returns true if the template writes its own identifiers of calls, but those of the client for results; see
+    /// [`kimi`].
+    pub(super) fn writes_own_call_ids(&self) -> bool {
+        self.tool_format == ToolFormat::Kimi && self.template.source().contains("loop.index0")
     }
 
     /// Returns true if reasoning may precede an answer in a required format: the prompt opens the
@@ -78,6 +84,7 @@ impl ChatFormat {
                 functions: tools.functions.clone().into(),
                 choice: tools.choice.clone(),
                 parallel: tools.parallel,
+                first_call: kimi::next_call(chat.messages),
             }),
         }
     }

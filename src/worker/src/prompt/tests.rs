@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 use rooflet_inference_api::openai::error::ErrorCode;
 use rooflet_inference_api::openai::message;
-use rooflet_inference_api::openai::request::Prompt;
+use rooflet_inference_api::openai::request::{ChatRequest, Prompt};
 use rooflet_testing::TempDir;
 
 pub(super) fn prompter(context_tokens: usize) -> Prompter {
@@ -168,4 +168,38 @@ fn prompt_of_continued_message_ends_with_its_text() {
     assert!(render_continued(&changes, "a").is_err());
     let cuts = prompts(Some("{{ messages[-1].content.split('-')[-1] }}"));
     assert!(render_continued(&cuts, "a-b").is_err());
+}
+
+/// The template writes the place of a call in its message, and the client's identifiers for results.
+#[test]
+fn calls_of_kimi_have_identifiers_that_do_not_repeat() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../e2e/fixtures/templates/kimi_k2.jinja"
+    );
+    let template = std::fs::read_to_string(path).unwrap();
+    let prompter = edited(|_, config| config["chat_template"] = template.into()).unwrap();
+    let turn = |id: &str| {
+        let call = json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        [
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": id, "content": "1"}),
+        ]
+    };
+    let user = json!({"role": "user", "content": "Hi"});
+    let messages = [
+        vec![user],
+        turn("functions.f:0").into(),
+        turn("functions.f:1").into(),
+    ]
+    .concat();
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let body = json!({"model": "m", "messages": messages, "tools": tools}).to_string();
+    let request = ChatRequest::parse(body.as_bytes()).unwrap();
+    let chat = Chat::from(&request);
+    let format = prompter.format_of(chat).unwrap();
+    let text = prompter.render_chat(&format, chat, &Zoned::default()).unwrap();
+    assert_eq!(text.matches("Return of functions.f:0").count(), 2, "{text}");
+    let answer = AnswerParser::new(&format.answer_shape(&text, chat));
+    assert_eq!(answer.call_id("call_", "", "f", 1), "functions.f:3");
 }

@@ -1,6 +1,6 @@
 //! Parameters `instructions` and `input`: conversion of items to chat messages.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::namespace::qualified_name;
 use super::request::StoredItems;
@@ -69,9 +69,8 @@ struct Turns {
     messages: Vec<Json>,
     /// Open turn of the assistant, which may consist of several items.
     assistant: AssistantTurn,
-    /// Call ids of calls and of outputs.
-    calls: BTreeSet<String>,
-    outputs: BTreeSet<String>,
+    /// For each call id, the number of calls without an output. Negative for outputs without a call.
+    open_calls: BTreeMap<String, i64>,
 }
 
 impl Turns {
@@ -89,7 +88,10 @@ impl Turns {
                 let arguments = message::parsed_arguments(item.text("arguments")?);
                 let name = qualified_name(item.optional_text("namespace")?, item.text("name")?);
                 self.assistant.add_call(item.text("call_id")?, &name, arguments);
-                self.calls.insert(item.text("call_id")?.to_owned());
+                *self
+                    .open_calls
+                    .entry(item.text("call_id")?.to_owned())
+                    .or_default() += 1;
                 Ok(())
             }
             Some("function_call_output") => {
@@ -97,7 +99,10 @@ impl Turns {
                 let result = message::call_result(item.text("call_id")?, &output);
                 self.end_assistant();
                 self.messages.push(result);
-                self.outputs.insert(item.text("call_id")?.to_owned());
+                *self
+                    .open_calls
+                    .entry(item.text("call_id")?.to_owned())
+                    .or_default() -= 1;
                 Ok(())
             }
             Some(kind) => {
@@ -129,12 +134,13 @@ impl Turns {
     /// Checks that each call has an output, anywhere in the input, and each output a call.
     fn check_calls(&self) -> Result<(), ApiError> {
         let invalid = |message: String| Err(ApiError::invalid_value("input", message));
-        if let Some(id) = self.outputs.difference(&self.calls).next() {
+        let with = |is_so: fn(i64) -> bool| self.open_calls.iter().find(|(_, open)| is_so(**open));
+        if let Some((id, _)) = with(i64::is_negative) {
             return invalid(format!(
                 "'input' has an output of the function call '{id}', but not the call."
             ));
         }
-        if let Some(id) = self.calls.difference(&self.outputs).next() {
+        if let Some((id, _)) = with(i64::is_positive) {
             return invalid(format!(
                 "'input' has the function call '{id}', but no output of it."
             ));
@@ -248,6 +254,16 @@ mod tests {
                 {"role": "tool", "tool_call_id": "call_1", "content": "ok"},
             ]))
         );
+    }
+
+    /// Kimi's earlier answers repeat ids.
+    #[test]
+    fn each_call_of_a_repeated_id_needs_an_output() {
+        let call = r#"{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}"#;
+        let output = r#"{"type": "function_call_output", "call_id": "a", "output": "b"}"#;
+        let is_valid = |items: &[&str]| read(&format!("[{}]", items.join(","))).is_ok();
+        assert!(is_valid(&[call, output, call, output]) && is_valid(&[call, call, output, output]));
+        assert!(!is_valid(&[call, output, call]) && !is_valid(&[call, output, output]));
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod tests {
             tool_format in prop::sample::select(vec![ToolFormat::Tagged, ToolFormat::Mistral]),
         ) {
             let reasoning = ReasoningMarkers { open: "<think>", close: "</think>" };
-            let tools = CallableTools { functions: Arc::default(), choice: ToolChoice::Auto, parallel: true };
+            let tools = CallableTools { functions: Arc::default(), choice: ToolChoice::Auto, parallel: true, first_call: 0 };
             let mut parser = AnswerParser::new(&AnswerShape {
                 reasoning: Some((reasoning, false)),
                 tool_format,
