@@ -84,6 +84,8 @@ const VALUES: &[&str] = &[
     "url('https://a:b')",
     "url('relative')",
     // Values of the library.
+    "'%.70000f'.format([1.0]).size()",
+    "[timestamp('2024-01-01T00:00:00Z')].filter(x, false).map(t, t - t).sum()",
     "quantity('1000m').isInteger()",
     "semver('1.2.3') in [semver('1.2.3+b')]",
     "semver('1.2.3+a') == semver('1.2.3+b')",
