@@ -1,3 +1,4 @@
+mod claims;
 mod events;
 mod fixture;
 mod outlook;

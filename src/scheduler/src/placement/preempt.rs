@@ -108,10 +108,10 @@ fn survives_without(request: &ReplicaRequest, at: usize, gone: &[ReplicaKey], fl
 }
 
 /// Returns whether replicas of lower priority are already terminating on the request's nominated
-/// node.
+/// node. A node that is not Ready confirms no end, so another node is chosen.
 pub fn is_waited_for(request: &ReplicaRequest, fleet: &Fleet) -> bool {
     let node = request.nominated.as_deref().and_then(|name| fleet.node(name));
-    node.is_some_and(|node| {
+    node.filter(|node| node.not_ready.is_none()).is_some_and(|node| {
         node.residents
             .values()
             .any(|resident| resident.claim.ending && resident.claim.request.priority < request.priority)
