@@ -37,7 +37,7 @@ pub(super) use index::{Affected, DeploymentIndex, labelled};
 pub(super) use reasons::NODE_NOT_READY;
 pub(super) use reconciler::DeploymentReconciler;
 pub(super) use replica::{
-    is_leaving, is_unschedulable, leaving_since, refusal, refusal_expiry, refused_recently,
+    is_leaving, is_of, is_unschedulable, leaving_since, refusal, refusal_expiry, refused_recently,
 };
 pub(super) use served_names::served_name;
 pub use writes::intents as deployment_intents;

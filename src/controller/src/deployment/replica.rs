@@ -55,7 +55,7 @@ pub(super) fn is_terminating(replica: &ModelReplica) -> bool {
     replica.metadata.deletion_timestamp.is_some()
 }
 
-pub(super) fn is_of(replica: &ModelReplica, revision: &str) -> bool {
+pub(crate) fn is_of(replica: &ModelReplica, revision: &str) -> bool {
     replica.labels().get(REVISION_LABEL).map(String::as_str) == Some(revision)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::deployment::{Bounds, is_leaving, is_unschedulable, refusal};
+use crate::deployment::{Bounds, is_leaving, is_of, is_unschedulable, refusal};
 use rooflet_api::conditions::{condition_type, is_true};
 use rooflet_api::v1alpha1::{ModelDeployment, ModelReplica};
 use rooflet_scheduler::{ReplicaKey, deployment_of};
@@ -12,8 +12,11 @@ use rooflet_scheduler::{ReplicaKey, deployment_of};
 pub(super) struct Budgets(BTreeMap<ReplicaKey, Budget>);
 
 /// Remaining evictions and replacements of one deployment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Budget {
+    /// Revision of the canary beside a single replica. The canary has another revision and only a part of
+    /// the requests, so it neither replaces the replica nor counts below. It can always be evicted.
+    canary: Option<String>,
     desired: usize,
     min_available: usize,
     /// Number of Ready replicas.
@@ -49,10 +52,13 @@ impl Budgets {
             }) else {
                 continue;
             };
-            budget.ready += usize::from(is_ready(replica));
-            budget.has_unschedulable |= is_unschedulable(replica);
             let is_replaced = usize::from(is_leaving(replica));
             budget.replacements_left = budget.replacements_left.saturating_sub(is_replaced);
+            if budget.is_canary(replica) {
+                continue;
+            }
+            budget.ready += usize::from(is_ready(replica));
+            budget.has_unschedulable |= is_unschedulable(replica);
             if refusal(replica).is_none() && !is_unschedulable(replica) {
                 *active.entry(key).or_default() += 1;
             }
@@ -66,7 +72,7 @@ impl Budgets {
 
     /// Returns the budget of the replica's deployment, or `None` if the deployment does not exist.
     pub(super) fn of(&self, replica: &ModelReplica) -> Option<Budget> {
-        self.0.get(&deployment_of(replica)?).copied()
+        self.0.get(&deployment_of(replica)?).cloned()
     }
 
     /// Requests a replacement for the replica. Returns false if the deployment has no surge left.
@@ -83,7 +89,9 @@ impl Budgets {
     }
 
     pub(super) fn record_eviction(&mut self, replica: &ModelReplica) {
-        if let Some(budget) = deployment_of(replica).and_then(|key| self.0.get_mut(&key)) {
+        if let Some(budget) = deployment_of(replica).and_then(|key| self.0.get_mut(&key))
+            && !budget.is_canary(replica)
+        {
             budget.surplus = budget.surplus.saturating_sub(1);
             budget.ready = budget.ready.saturating_sub(usize::from(is_ready(replica)));
         }
@@ -95,6 +103,7 @@ impl Budget {
         let bounds = Bounds::of(&deployment.spec);
         let timeout = u64::try_from(deployment.spec.progress_deadline_seconds).unwrap_or(0);
         Self {
+            canary: canary_beside(deployment).map(str::to_owned),
             desired: bounds.desired,
             min_available: bounds.min_available,
             ready: 0,
@@ -109,7 +118,7 @@ impl Budget {
     /// Returns whether the eviction keeps `min_available` Ready replicas. A replica that is not
     /// Ready can always be evicted.
     pub(super) fn can_spare(&self, replica: &ModelReplica) -> bool {
-        !is_ready(replica) || self.ready > self.min_available
+        !is_ready(replica) || self.is_canary(replica) || self.ready > self.min_available
     }
 
     /// Returns whether a replica beyond the desired count exists, which can be the replacement.
@@ -124,8 +133,23 @@ impl Budget {
 
     /// Returns whether the replacement of the replica must be Ready before the eviction.
     pub(super) fn replaces_first(&self, replica: &ModelReplica) -> bool {
-        self.surges && !self.has_unschedulable && is_ready(replica)
+        self.surges && !self.has_unschedulable && is_ready(replica) && !self.is_canary(replica)
     }
+
+    fn is_canary(&self, replica: &ModelReplica) -> bool {
+        self.canary
+            .as_deref()
+            .is_some_and(|canary| is_of(replica, canary))
+    }
+}
+
+/// Returns the revision of a canary that runs beside the single replica of a deployment.
+fn canary_beside(deployment: &ModelDeployment) -> Option<&str> {
+    let status = deployment.status.as_ref()?;
+    let canary = status.rollout.revision.as_deref()?;
+    let mut shares = status.traffic.iter();
+    let is_partial = shares.any(|share| share.revision == canary && share.weight < 100);
+    (deployment.spec.replicas == 1 && is_partial).then_some(canary)
 }
 
 /// Returns whether the replica is Ready and not being deleted.

@@ -11,7 +11,7 @@ use super::plan::{MISSING_GRACE, NodePlan, Step};
 use super::silence::NODE_SILENT;
 use rooflet_api::conditions::{AGENT_STOPPED, Truth, condition_type, set_condition};
 use rooflet_api::meta::{
-    DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER,
+    DEPLOYMENT_LABEL, LEASE_DURATION, MIRROR_ANNOTATION, MOVE_ANNOTATION, REPLICA_FINALIZER, REVISION_LABEL,
 };
 use rooflet_api::v1alpha1::*;
 use rooflet_base::clock::at;
@@ -96,7 +96,7 @@ fn node(line: &str) -> FleetNode {
     node
 }
 
-/// Parses `x on=a moves=b notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS]
+/// Parses `x on=a moves=b rev=REVISION notready ending alone mirror tolerates[=SECONDS] held leaving[=SECONDS]
 /// bound=SECONDS silent stuck speed=TOKENS_PER_SECOND`. Replicas have been leaving and bound for
 /// SECONDS. The agent of a silent replica has not reported.
 fn replica(line: &str) -> ModelReplica {
@@ -123,6 +123,10 @@ fn replica(line: &str) -> ModelReplica {
     if !has("alone") {
         let labels = BTreeMap::from([(DEPLOYMENT_LABEL.to_owned(), "guide".to_owned())]);
         replica.metadata.labels = Some(labels);
+    }
+    if let Some(revision) = words.iter().find_map(|word| word.strip_prefix("rev=")) {
+        let label = (REVISION_LABEL.to_owned(), revision.to_owned());
+        replica.labels_mut().extend([label]);
     }
     if has("mirror") {
         let annotations = BTreeMap::from([(MIRROR_ANNOTATION.to_owned(), String::new())]);
@@ -226,6 +230,10 @@ fn check_of(
     missing: &str,
     expect: &str,
 ) {
+    assert_eq!(plan_of(deployment, nodes, replicas, silent, missing), expect);
+}
+
+fn plan_of(deployment: &ModelDeployment, nodes: &str, replicas: &str, silent: &str, missing: &str) -> String {
     let tainted = lines(nodes)
         .filter_map(|line| {
             let since = line
@@ -261,7 +269,7 @@ fn check_of(
         now: at(NOW),
     });
     let steps: Vec<_> = plan.steps.iter().map(describe).collect();
-    assert_eq!(steps.join(" "), expect);
+    steps.join(" ")
 }
 
 fn describe(step: &Step<'_>) -> String {

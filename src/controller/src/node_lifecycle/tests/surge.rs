@@ -101,6 +101,44 @@ fn evicts_before_the_replacement_if_no_surge_is_possible() {
     );
 }
 
+#[test]
+fn canary_is_no_replacement_of_a_single_replica() {
+    let canary = |unavailable, surge, weight: i32| {
+        let mut deployment = deployment_of(1, unavailable, surge);
+        let share = |revision: &str, weight| TrafficShare {
+            revision: revision.to_owned(),
+            weight,
+        };
+        deployment.status = Some(ModelDeploymentStatus {
+            traffic: vec![share("old", 100 - weight), share("new", weight)],
+            rollout: RolloutStatus {
+                revision: Some("new".to_owned()),
+                ..RolloutStatus::default()
+            },
+            ..ModelDeploymentStatus::default()
+        });
+        deployment
+    };
+    let both = "x on=a rev=old; y on=b rev=new";
+    let first = "leaving(x: a is being drained) drained(a: 1 replica left; default/x: waits until its replacement is Ready; \
+                 b has room for it)";
+    check_of(&canary(0, 1, 10), "a drain; b", both, "", "", first);
+    // Without a surge, the replica leaves only if another node has room.
+    let evicts = "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)";
+    check_of(&canary(1, 0, 10), "a drain; b", both, "", "", evicts);
+    let plan = plan_of(&canary(1, 0, 10), "a drain; b mem=1", both, "", "");
+    assert!(plan.contains("no other node accepts a replacement"), "{plan}");
+    // The replacement of the stable revision is Ready.
+    let replaced = "x on=a rev=old leaving; y on=b rev=new; z on=b rev=old";
+    check_of(&canary(0, 1, 10), "a drain; b", replaced, "", "", evicts);
+    // The canary itself can be spared.
+    let evicts = "evict(y) drained(b: 1 replica left; default/y: its worker is stopping)";
+    check_of(&canary(0, 1, 10), "a; b drain", both, "", "", evicts);
+    // With all requests, the canary is the replacement.
+    let evicts = "evict(x) drained(a: 1 replica left; default/x: its worker is stopping)";
+    check_of(&canary(0, 1, 100), "a drain; b", both, "", "", evicts);
+}
+
 /// A move is requested by `rooflet rebalance --apply`.
 #[test]
 fn moving_replica_is_evicted_like_one_on_a_drained_node() {
