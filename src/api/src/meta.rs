@@ -108,13 +108,13 @@ pub const KEYS: [Key; 21] = [
         name: PROMOTE_ANNOTATION,
         on: "annotation of ModelDeployments",
         set_by: "`rooflet rollout promote`",
-        meaning: "`REVISION/STEP` completes this step of the revision's canary, `REVISION/full` all remaining steps",
+        meaning: "`REVISION/STARTED_AT/STEP` completes this step of the canary in `status.rollout`, with `full` all remaining steps",
     },
     Key {
         name: ABORT_ANNOTATION,
         on: "annotation of ModelDeployments",
         set_by: "`rooflet rollout abort`",
-        meaning: "name of the ModelRevision whose rollout is aborted",
+        meaning: "`REVISION/STARTED_AT` of the rollout in `status.rollout` that is aborted",
     },
     Key {
         name: MOVE_ANNOTATION,

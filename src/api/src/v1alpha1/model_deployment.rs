@@ -5,6 +5,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::conditions::whole_seconds;
+
 use super::{
     AutoscalingSpec, ModelSpec, ObjectivesSpec, PlacementSpec, RoutingSpec, ServingSpec, StrategySpec,
 };
@@ -232,6 +234,23 @@ impl RolloutStatus {
 }
 
 /// Template that cannot be served.
+
+    /// Returns the identifier of this rollout in annotations: `REVISION/STARTED_AT`. A later rollout of
+    /// the same revision has another identifier.
+    pub fn id(&self) -> Option<String> {
+        let (revision, started_at) = (self.revision.as_ref()?, self.started_at.as_ref()?);
+        Some(format!("{revision}/{}", whole_seconds(started_at.0)))
+    }
+}
+
+/// Progress of a rollout. The progress deadline counts from `at`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutProgress {
+    /// Largest number of start steps that the replicas had completed together.
+    pub start_steps: i32,
+    /// Time at which `startSteps` last increased.
+    pub at: Time,
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedTemplate {

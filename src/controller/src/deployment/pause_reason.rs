@@ -20,6 +20,11 @@ pub(super) enum PauseReason {
         steps: usize,
         seconds: Option<u64>,
     },
+    /// The deployment has no replicas. The canary continues when it has.
+    NoReplicas {
+        step: usize,
+        steps: usize,
+    },
     /// The analysis has too few requests. The canary waits for more until `until`.
     Analysing {
         step: usize,
@@ -75,6 +80,7 @@ impl PauseReason {
         match self {
             Self::Paused
             | Self::CanaryPaused { .. }
+            | Self::NoReplicas { .. }
             | Self::Inconclusive { .. }
             | Self::OutsideMaintenanceWindow(_)
             | Self::WaitingForIdle(..) => Truth::Unknown,
@@ -86,7 +92,7 @@ impl PauseReason {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::Paused => PAUSED,
-            Self::CanaryPaused { .. } => CANARY_PAUSED,
+            Self::CanaryPaused { .. } | Self::NoReplicas { .. } => CANARY_PAUSED,
             Self::Analysing { .. } => ANALYSING,
             Self::Inconclusive { .. } => ANALYSIS_INCONCLUSIVE,
             Self::OutsideMaintenanceWindow(_) => OUTSIDE_MAINTENANCE_WINDOW,
@@ -111,6 +117,10 @@ impl PauseReason {
                 seconds: None,
             } => format!(
                 "step {} of {steps} of the canary: waits for `rooflet rollout promote mdep/{deployment}`",
+                step + 1
+            ),
+            Self::NoReplicas { step, steps } => format!(
+                "step {} of {steps} of the canary: waits, because spec.replicas is 0",
                 step + 1
             ),
             Self::Analysing {

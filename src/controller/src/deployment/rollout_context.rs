@@ -131,8 +131,10 @@ impl RolloutContext<'_> {
             status.aborted = None;
         }
         let steps = match (&spec.strategy.canary, spec.strategy.kind) {
-            // A deployment without replicas has no canary.
-            (Some(canary), StrategyType::Canary) if spec.replicas > 0 => canary.steps.as_slice(),
+            // A deployment without replicas starts no canary, but it keeps one that is in progress.
+            (Some(canary), StrategyType::Canary) if spec.replicas > 0 || status.step.is_some() => {
+                canary.steps.as_slice()
+            }
             (_, StrategyType::RollingUpdate | StrategyType::Recreate | StrategyType::Canary) => &[],
         };
         let weight = status
@@ -152,13 +154,17 @@ impl RolloutContext<'_> {
         let rollout_state = match self.refusal {
             Some(refusal) if is_change => RolloutState::paused(status, refusal.clone(), weight),
             _ if is_change && !steps.is_empty() => self.canary(steps, target, status),
-            Some(_) | None => match self.lag(target).filter(|_| is_change && self.is_replacing) {
+            Some(_) | None => match self
+                .lag(target, &status)
+                .filter(|_| is_change && self.is_replacing)
+            {
                 Some(why) => RolloutState::paused(status, PauseReason::SlowerThanPredicted(why), weight),
                 None => RolloutState::new(status, Extent::All),
             },
         };
         // A rollback and a full promotion ignore maintenance windows and idle times.
-        if rollout_state.status.aborted.is_some() || self.promoted(target) == Some(usize::MAX) {
+        let is_promoted = is_change && self.promoted(&rollout_state.status) == Some(usize::MAX);
+        if rollout_state.status.aborted.is_some() || is_promoted {
             return rollout_state;
         }
         self.when_convenient(rollout_state)
@@ -194,8 +200,8 @@ impl RolloutContext<'_> {
 
     /// Returns the reason to pause a rollout without a canary: the new replicas are much slower
     /// than predicted.
-    fn lag(&self, target: &str) -> Option<String> {
-        if self.promoted(target) == Some(usize::MAX) {
+    fn lag(&self, target: &str, status: &RolloutStatus) -> Option<String> {
+        if self.promoted(status) == Some(usize::MAX) {
             return None;
         }
         let side = |revision: &str| Side::of(&self.of(revision), |_| None);

@@ -1,5 +1,6 @@
 //! Rollouts, simulated pass by pass on plain objects.
 
+mod canaries;
 mod conditions;
 mod floors;
 mod hub;

@@ -263,8 +263,8 @@ fn canary() -> ChangeWhat {
     what
 }
 
-/// Returns the revision that the canary rolls out. Its name depends on the template only.
-fn revision_of_canary() -> String {
+/// Returns the identifier of the canary's rollout.
+fn id_of_canary() -> String {
     let scenario = scenario(&[canary(), drain("mini-1").0]);
     let mut run = Run::new(&scenario, &RunOptions::new(1, Policy::default())).unwrap();
     run.start();
@@ -275,7 +275,7 @@ fn revision_of_canary() -> String {
         .find(|deployment| deployment.name_any() == "large")
         .expect("the deployment");
     let rollout = &large.status.as_ref().expect("a status").rollout;
-    rollout.revision.clone().expect("a revision")
+    rollout.id().expect("a rollout")
 }
 
 fn annotation(key: &str, value: String) -> (ChangeWhat, ProposedChange) {
@@ -292,9 +292,9 @@ fn annotation(key: &str, value: String) -> (ChangeWhat, ProposedChange) {
 
 #[test]
 fn preview_of_a_promotion_is_what_the_controller_does() {
-    let revision = revision_of_canary();
+    let id = id_of_canary();
     for steps in ["1", "full"] {
-        let (what, proposed) = annotation(PROMOTE_ANNOTATION, format!("{revision}/{steps}"));
+        let (what, proposed) = annotation(PROMOTE_ANNOTATION, format!("{id}/{steps}"));
         let preview = compare(&[canary(), what], &proposed, 1);
         assert!(!preview.replicas.is_empty(), "{preview:#?}");
     }
@@ -302,7 +302,7 @@ fn preview_of_a_promotion_is_what_the_controller_does() {
 
 #[test]
 fn preview_of_an_abort_is_what_the_controller_does() {
-    let (what, proposed) = annotation(ABORT_ANNOTATION, revision_of_canary());
+    let (what, proposed) = annotation(ABORT_ANNOTATION, id_of_canary());
     let preview = compare(&[canary(), what], &proposed, 1);
     assert_eq!(preview.replicas.len(), 1, "{preview:#?}");
 }

@@ -62,7 +62,7 @@ const canary = (status: ModelDeployment['status'], spec: Partial<ModelDeployment
   },
   status: { observedGeneration: 3, ...status },
 });
-const inProgress = canary({ rollout: { stableRevision: 'chat-1', revision: 'chat-2', step: 1, referenceTokensPerSecond: 100 } });
+const inProgress = canary({ rollout: { stableRevision: 'chat-1', revision: 'chat-2', startedAt: '2026-01-01T00:00:00Z', step: 1, referenceTokensPerSecond: 100 } });
 
 test('steps before the current one are done', () => {
   assert.deepEqual(canarySteps(inProgress).map((step) => step.state), ['done', 'current', 'next']);
@@ -79,9 +79,9 @@ test('throughput floor is a share of the reference for all replicas', () => {
 
 test('patches are those of rooflet rollout and carry the version', () => {
   const at = new Date('2026-01-02T03:04:05.678Z');
-  assert.deepEqual(patchOf(inProgress, 'promote', at), { metadata: { resourceVersion: '7', annotations: { 'rooflet.dev/promote': 'chat-2/1' } } });
-  assert.deepEqual(patchOf(inProgress, 'promote-full', at).metadata.annotations, { 'rooflet.dev/promote': 'chat-2/full' });
-  assert.deepEqual(patchOf(inProgress, 'abort', at).metadata.annotations, { 'rooflet.dev/abort': 'chat-2' });
+  assert.deepEqual(patchOf(inProgress, 'promote', at), { metadata: { resourceVersion: '7', annotations: { 'rooflet.dev/promote': 'chat-2/2026-01-01T00:00:00Z/1' } } });
+  assert.deepEqual(patchOf(inProgress, 'promote-full', at).metadata.annotations, { 'rooflet.dev/promote': 'chat-2/2026-01-01T00:00:00Z/full' });
+  assert.deepEqual(patchOf(inProgress, 'abort', at).metadata.annotations, { 'rooflet.dev/abort': 'chat-2/2026-01-01T00:00:00Z' });
   assert.deepEqual(patchOf(inProgress, 'restart', at).spec, { restartedAt: '2026-01-02T03:04:05Z' });
   assert.deepEqual(patchOf(inProgress, 'pause', at).spec, { paused: true });
 });

@@ -29,16 +29,11 @@ impl RolloutContext<'_> {
                 at: Time(whole_seconds(self.now)),
             })
         };
-        if self
-            .deployment
-            .annotations()
-            .get(ABORT_ANNOTATION)
-            .map(String::as_str)
-            == Some(target)
-        {
+        let annotation = self.deployment.annotations().get(ABORT_ANNOTATION);
+        if annotation.is_some() && annotation == status.id().as_ref() {
             return abort(
                 "Aborted",
-                format!("the annotation {ABORT_ANNOTATION} contains this revision"),
+                format!("the annotation {ABORT_ANNOTATION} contains this rollout"),
             );
         }
         if let Some(why) = self.refused_past_deadline {
@@ -50,7 +45,11 @@ impl RolloutContext<'_> {
             let windows = &spec.strategy.maintenance_windows;
             self.is_replacing && matches!(Maintenance::at(windows, self.now), Maintenance::Closed(_))
         };
-        let waits = spec.paused || self.refusal.is_some() || self.is_pausing(target) || is_closed();
+        let waits = spec.paused
+            || self.refusal.is_some()
+            || self.has_no_replicas()
+            || self.is_pausing(target)
+            || is_closed();
         let idle = progressed_at.map_or(Duration::ZERO, |at| since(self.now, at));
         let golden = self
             .active

@@ -40,7 +40,13 @@ impl RolloutContext<'_> {
         mut status: RolloutStatus,
     ) -> RolloutState {
         let (mut index, mut began) = self.step(target).unwrap_or((0, self.now));
-        let promoted = self.promoted(target);
+        let promoted = self.promoted(&status);
+        if self.has_no_replicas() {
+            let restart = restart(steps, index, promoted);
+            if restart != index {
+                (index, began) = (restart, self.now);
+            }
+        }
         let (mut pause_reason, mut requeue_after) = (None, None);
         while let Some(step) = steps.get(index) {
             let is_promoted = promoted.is_some_and(|until| index <= until);
@@ -65,10 +71,10 @@ impl RolloutContext<'_> {
         let is_under_way = index < steps.len();
         RolloutState {
             status,
-            extent: if is_under_way {
-                Extent::Canary(weight)
-            } else {
-                Extent::All
+            extent: match is_under_way {
+                true if self.has_no_replicas() => Extent::Held,
+                true => Extent::Canary(weight),
+                false => Extent::All,
             },
             pause_reason,
             weight: is_under_way.then_some(weight),
@@ -86,6 +92,9 @@ impl RolloutContext<'_> {
         began: Timestamp,
         (index, steps): (usize, usize),
     ) -> Next {
+        if self.has_no_replicas() {
+            return Next::Pause(Some(PauseReason::NoReplicas { step: index, steps }), None);
+        }
         if let Some(weight) = step.set_weight
             && !self.carries(target, weight)
         {
@@ -190,11 +199,16 @@ impl RolloutContext<'_> {
         ready.count() >= Bounds::of(&self.deployment.spec).canaries(weight)
     }
 
-    /// Returns the last step that the promote annotation skips.
-    pub(super) fn promoted(&self, target: &str) -> Option<usize> {
+    /// Returns whether a canary cannot advance because no replica serves requests.
+    pub(super) fn has_no_replicas(&self) -> bool {
+        self.deployment.spec.replicas <= 0
+    }
+
+    /// Returns the last step of this rollout that the promote annotation skips.
+    pub(super) fn promoted(&self, status: &RolloutStatus) -> Option<usize> {
         let promotion = self.deployment.annotations().get(PROMOTE_ANNOTATION)?;
-        let (revision, step) = promotion.rsplit_once('/')?;
-        if revision != target {
+        let (rollout, step) = promotion.rsplit_once('/')?;
+        if status.id().as_deref() != Some(rollout) {
             return None;
         }
         match step {
@@ -202,6 +216,20 @@ impl RolloutContext<'_> {
             step => step.parse().ok(),
         }
     }
+}
+
+/// Returns the step from which a canary at `index` continues after a time without replicas. Its current
+/// weight, and the pauses and analyses after it, apply again to the new replicas. Promoted steps do not.
+fn restart(steps: &[CanaryStep], index: usize, promoted: Option<usize>) -> usize {
+    if index >= steps.len() {
+        return index;
+    }
+    let weight = steps
+        .iter()
+        .take(index + 1)
+        .rposition(|step| step.set_weight.is_some());
+    let skipped = promoted.map_or(0, |until| until.saturating_add(1));
+    weight.unwrap_or(index).max(skipped.min(index))
 }
 
 /// Returns the weight at a step: the last weight set up to it.

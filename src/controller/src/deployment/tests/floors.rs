@@ -227,7 +227,7 @@ fn much_slower_new_replicas_stop_the_rollout() {
     assert_eq!(scene.step(), "", "a pause is no lack of progress");
     assert_eq!(scene.rollout().aborted, None);
     // A promotion overrides the pause.
-    let full = format!("{}/full", scene.newest());
+    let full = scene.promotion("full");
     scene.annotate(PROMOTE_ANNOTATION, full);
     assert_eq!(scene.step(), "-r2(outdated) +1");
 

@@ -149,15 +149,15 @@ fn apply(scene: &mut Scene, event: &Event) {
             }
         }
         Event::Time(seconds) => scene.second += seconds,
-        Event::Promoted(step) if !scene.revisions.is_empty() => {
+        Event::Promoted(step) if scene.rollout().id().is_some() => {
             let step = match step {
                 4 => "full".to_owned(),
                 step => step.to_string(),
             };
-            scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
+            scene.annotate(PROMOTE_ANNOTATION, scene.promotion(&step));
         }
-        Event::Aborted if !scene.revisions.is_empty() => {
-            scene.annotate(ABORT_ANNOTATION, scene.newest());
+        Event::Aborted if scene.rollout().id().is_some() => {
+            scene.annotate(ABORT_ANNOTATION, scene.rollout_id());
         }
         Event::Promoted(_) | Event::Aborted => {}
         Event::Unschedulable(index) => {
@@ -244,8 +244,7 @@ fn untimely_replacement(before: &Scene, after: &Scene, description: &str) -> Opt
     let promoted = before.deployment.annotations().get(PROMOTE_ANNOTATION);
     let may_hurry = is.aborted.is_some()
         || was.stable_revision.is_none()
-        || was.stable_revision == is.revision
-        || promoted.is_some_and(|promoted| promoted.strip_suffix("/full") == is.revision.as_deref());
+        || promoted.is_some_and(|promoted| promoted.strip_suffix("/full") == is.id().as_deref());
     if may_hurry {
         return None;
     }
@@ -373,7 +372,7 @@ proptest! {
         scene.change(json!({ "paused": false, "serving": { "name": "last" }, "strategy": free }));
         scene.step();
         let newest = scene.newest();
-        scene.annotate(PROMOTE_ANNOTATION, format!("{newest}/full"));
+        scene.annotate(PROMOTE_ANNOTATION, scene.promotion("full"));
         for _ in 0..40 {
             scene.step();
             scene.finish();

@@ -85,6 +85,15 @@ impl Scene {
         newest.expect("a pass has created a revision").name_any()
     }
 
+    pub(super) fn rollout_id(&self) -> String {
+        self.rollout().id().expect("a pass has started a rollout")
+    }
+
+    /// Returns the promote annotation that completes the step of the current rollout.
+    pub(super) fn promotion(&self, step: &str) -> String {
+        format!("{}/{step}", self.rollout_id())
+    }
+
     pub(super) fn annotate(&mut self, key: &str, value: String) {
         self.deployment.annotations_mut().insert(key.to_owned(), value);
     }
@@ -207,7 +216,7 @@ fn undo_with_explicit_defaults_reuses_the_old_revision() {
     assert_eq!(scene.step(), "");
 }
 
-fn canary(replicas: i32, steps: &Value) -> Value {
+pub(super) fn canary(replicas: i32, steps: &Value) -> Value {
     json!({ "replicas": replicas, "strategy": { "type": "Canary", "canary": { "steps": steps } } })
 }
 
@@ -249,7 +258,7 @@ fn canary_advances_step_by_step() {
     assert_eq!(scene.step(), "");
     assert_eq!(scene.counts(), [(1, 2), (2, 2)]);
     let step = scene.rollout().step.expect("the canary is in progress");
-    scene.annotate(PROMOTE_ANNOTATION, format!("{}/{step}", scene.newest()));
+    scene.annotate(PROMOTE_ANNOTATION, scene.promotion(&step.to_string()));
     assert_eq!(scene.step(), "-r2(outdated) +1");
     assert!(scene.traffic().is_empty());
     scene.finish();
@@ -278,7 +287,7 @@ fn canary_beside_a_single_replica_keeps_it() {
     scene.run("r2");
     assert_eq!(scene.step(), "");
     assert_eq!(scene.traffic(), [(1, 80), (2, 20)]);
-    scene.annotate(PROMOTE_ANNOTATION, format!("{}/full", scene.newest()));
+    scene.annotate(PROMOTE_ANNOTATION, scene.promotion("full"));
     assert_eq!(scene.step(), "-r1(outdated)");
 }
 
@@ -336,7 +345,7 @@ fn abort_rolls_back_and_removes_the_canarys_share() {
         scene.run_all();
     }
     assert_eq!(scene.traffic(), [(1, 50), (2, 50)]);
-    scene.annotate(ABORT_ANNOTATION, scene.newest());
+    scene.annotate(ABORT_ANNOTATION, scene.rollout_id());
     assert_eq!(scene.step(), "-r6(outdated) +1");
     assert_eq!(scene.traffic(), [(1, 100), (2, 0)]);
     assert_eq!(scene.events(), Vec::<String>::new(), "reported once");

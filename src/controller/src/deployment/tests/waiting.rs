@@ -56,7 +56,7 @@ fn rollout_waits_for_its_window_and_pauses_after_it() {
     assert_eq!(scene.step(), "", "the window has closed");
     assert_eq!(scene.counts(), [(1, 2), (2, 1)]);
     // A full promotion ignores the windows.
-    scene.annotate(PROMOTE_ANNOTATION, format!("{}/full", scene.newest()));
+    scene.annotate(PROMOTE_ANNOTATION, scene.promotion("full"));
     assert_eq!(scene.step(), "-r2(outdated) +1");
 }
 

@@ -96,7 +96,7 @@ pub(super) fn patch(
             patch
         }
         Change::Promote(promotion) => {
-            let (revision, rollout) = in_progress(deployment)?;
+            let (rollout, id) = in_progress(deployment)?;
             let until = match (promotion, rollout.step) {
                 (Promotion::Step, Some(step)) => step.to_string(),
                 (Promotion::Step, None) => bail!(
@@ -104,16 +104,16 @@ pub(super) fn patch(
                 ),
                 (Promotion::Full, _) => "full".to_owned(),
             };
-            annotation(PROMOTE_ANNOTATION, format!("{revision}/{until}"))
+            annotation(PROMOTE_ANNOTATION, format!("{id}/{until}"))
         }
-        Change::Abort => annotation(ABORT_ANNOTATION, in_progress(deployment)?.0),
+        Change::Abort => annotation(ABORT_ANNOTATION, in_progress(deployment)?.1),
     };
     patch["metadata"]["resourceVersion"] = json!(deployment.metadata.resource_version);
     Ok(Ok(patch))
 }
 
-/// Returns the revision that is being rolled out, and its status.
-fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutStatus)> {
+/// Returns the status of the rollout in progress, and its identifier.
+fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(RolloutStatus, String)> {
     let name = deployment.name_any();
     let status = deployment.status.clone().unwrap_or_default();
     if status.observed_generation != deployment.metadata.generation {
@@ -129,12 +129,11 @@ fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutS
             aborted.message
         );
     }
+    let is_change = rollout.stable_revision.is_some() && rollout.stable_revision != rollout.revision;
+    if let Some(id) = rollout.id().filter(|_| is_change) {
+        return Ok((rollout, id));
+    }
     match &rollout.revision {
-        Some(revision)
-            if rollout.stable_revision.is_some() && rollout.stable_revision != rollout.revision =>
-        {
-            Ok((revision.clone(), rollout))
-        }
         Some(revision) if rollout.stable_revision.is_none() => bail!(
             "modeldeployments.rooflet.dev \"{name}\" has no steps to promote or abort: no revision was rolled out \
              completely before {revision}"
@@ -146,7 +145,9 @@ fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(String, RolloutS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelRevisionSpec};
+    use rooflet_base::clock::at;
 
     fn deployment(spec: &Value) -> ModelDeployment {
         let mut deployment = ModelDeployment::test("guide", spec.clone());
@@ -246,6 +247,7 @@ mod tests {
             rollout: RolloutStatus {
                 stable_revision: Some("guide-a".to_owned()),
                 revision: Some("guide-b".to_owned()),
+                started_at: Some(Time(at(0))),
                 step: Some(1),
                 ..RolloutStatus::default()
             },
@@ -257,13 +259,16 @@ mod tests {
         };
         assert_eq!(
             annotated(Change::Promote(Promotion::Step), PROMOTE_ANNOTATION),
-            "guide-b/1"
+            "guide-b/1970-01-01T00:00:00Z/1"
         );
         assert_eq!(
             annotated(Change::Promote(Promotion::Full), PROMOTE_ANNOTATION),
-            "guide-b/full"
+            "guide-b/1970-01-01T00:00:00Z/full"
         );
-        assert_eq!(annotated(Change::Abort, ABORT_ANNOTATION), "guide-b");
+        assert_eq!(
+            annotated(Change::Abort, ABORT_ANNOTATION),
+            "guide-b/1970-01-01T00:00:00Z"
+        );
         // A rollout that waits for a maintenance window has no steps.
         let status = canary.status.as_mut().unwrap();
         status.rollout.step = None;
@@ -272,7 +277,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             full["metadata"]["annotations"][PROMOTE_ANNOTATION],
-            "guide-b/full"
+            "guide-b/1970-01-01T00:00:00Z/full"
         );
         assert!(error(&canary, &Change::Promote(Promotion::Step)).contains("no canary in progress"));
     }

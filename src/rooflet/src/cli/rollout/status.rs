@@ -151,7 +151,9 @@ impl Progress {
             }
             _ => Self::Waiting(message),
         };
-        if let Some(held) = held.filter(|_| updated < wanted || status.replicas > updated) {
+        // A canary in progress is not complete, also without replicas.
+        let is_unfinished = status.rollout.step.is_some() || updated < wanted || status.replicas > updated;
+        if let Some(held) = held.filter(|_| is_unfinished) {
             return analysed(held.message.clone());
         }
         if updated < wanted {
@@ -251,6 +253,21 @@ mod tests {
             deployment("Analysing", None),
             waiting("step 2 of 3 of the canary: 4 of 20 requests")
         );
+        let mut scaled_to_zero: ModelDeployment = serde_json::from_value(json!({
+            "apiVersion": "rooflet.dev/v1alpha1",
+            "kind": "ModelDeployment",
+            "metadata": { "name": "guide" },
+            "spec": { "model": { "source": "local://guide" }, "replicas": 0 },
+            "status": {
+                "rollout": { "step": 0 },
+                "conditions": [{ "type": "Progressing", "status": "Unknown", "reason": "CanaryPaused",
+                    "message": "spec.replicas is 0", "lastTransitionTime": "2026-11-21T12:00:00Z" }],
+            }
+        }))
+        .unwrap();
+        assert_eq!(Progress::of(&scaled_to_zero), waiting("spec.replicas is 0"));
+        scaled_to_zero.status.as_mut().unwrap().rollout.step = None;
+        assert_eq!(Progress::of(&scaled_to_zero), Progress::Done);
         assert_eq!(
             deployment("RollingOut", Some("98 % of the speed")),
             waiting("1 out of 2 new replicas have been updated; last analysis: 98 % of the speed")

@@ -86,7 +86,8 @@ export function unavailable(deployment: ModelDeployment, action: Action | 'undo'
 /** Returns the patch of an action, as `rooflet rollout` sends it. */
 export function patchOf(deployment: ModelDeployment, action: Action, now: Date): Patch {
   const metadata = { resourceVersion: deployment.metadata.resourceVersion };
-  const revision = deployment.status?.rollout?.revision ?? '';
+  const { revision = '', startedAt = '', step = 0 } = deployment.status?.rollout ?? {};
+  const rollout = `${revision}/${startedAt}`;
   const annotated = (key: string, value: string): Patch => ({ metadata: { ...metadata, annotations: { [key]: value } } });
   switch (action) {
     case 'pause':
@@ -94,11 +95,11 @@ export function patchOf(deployment: ModelDeployment, action: Action, now: Date):
     case 'resume':
       return { metadata, spec: { paused: false } };
     case 'promote':
-      return annotated(PROMOTE_ANNOTATION, `${revision}/${deployment.status?.rollout?.step ?? 0}`);
+      return annotated(PROMOTE_ANNOTATION, `${rollout}/${step}`);
     case 'promote-full':
-      return annotated(PROMOTE_ANNOTATION, `${revision}/full`);
+      return annotated(PROMOTE_ANNOTATION, `${rollout}/full`);
     case 'abort':
-      return annotated(ABORT_ANNOTATION, revision);
+      return annotated(ABORT_ANNOTATION, rollout);
     case 'restart':
       return { metadata, spec: { restartedAt: now.toISOString().replace(/\.\d+Z$/, 'Z') } };
   }
