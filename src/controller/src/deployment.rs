@@ -14,6 +14,7 @@ mod ownership;
 mod pause_reason;
 mod plan;
 mod preparation;
+mod progress;
 mod reasons;
 mod reconciler;
 mod refused;

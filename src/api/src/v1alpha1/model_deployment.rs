@@ -215,6 +215,9 @@ pub struct RolloutStatus {
     /// Template that is currently rejected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedTemplate>,
+    /// Progress of the replicas of `revision`, unset after a complete rollout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<RolloutProgress>,
     /// Time since which the next replica is not replaced only because it is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_wait_started_at: Option<Time>,
@@ -231,9 +234,6 @@ impl RolloutStatus {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-}
-
-/// Template that cannot be served.
 
     /// Returns the identifier of this rollout in annotations: `REVISION/STARTED_AT`. A later rollout of
     /// the same revision has another identifier.
@@ -251,6 +251,9 @@ pub struct RolloutProgress {
     pub start_steps: i32,
     /// Time at which `startSteps` last increased.
     pub at: Time,
+}
+
+/// Template that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedTemplate {

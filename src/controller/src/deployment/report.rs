@@ -11,7 +11,7 @@ mod view;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use self::counts::counts;
 use self::events::events;
@@ -22,13 +22,15 @@ use super::bounds::Bounds;
 use super::idle::InUse;
 use super::observed::Observed;
 use super::pause_reason::PauseReason;
+use super::progress::advanced;
+use super::reasons::ROLLOUT_COMPLETE;
 use super::replacement::Replacement;
 use super::replica::{REFUSAL_PERIOD, is_of, is_ready, refused_recently};
 use super::rollout::Extent;
 use super::rollout_context::RolloutState;
 use super::selection::Selection;
 use super::throughput::{Throughput, rounded};
-use rooflet_api::conditions::whole_seconds;
+use rooflet_api::conditions::{condition_type, whole_seconds};
 use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelReplica, RolloutAbort, RolloutStatus, TrafficShare};
 use rooflet_base::clock::since;
 use rooflet_client::EventType;
@@ -53,6 +55,12 @@ impl Report {
         let staying = replacement.staying();
         let wait = IdleWait::new(rollout_state, replacement, now);
         let pause_reason = pause_reason(rollout_state, replacement, &wait);
+        // The creation of a replica is the first step of its start.
+        let start_steps = selection.start_steps + replacement.created;
+        let progress = rollout_state.status.progress.clone();
+        let progress =
+            progress.map(|before| advanced(Some(before), start_steps, deployment.spec.replicas, now));
+        let increased_at = progress.as_ref().map(|progress| progress.at.0);
         let view = View {
             deployment,
             admission: &selection.admission,
@@ -74,7 +82,7 @@ impl Report {
             refused: &replacement.refused,
             figures: figures(&staying),
             on_simulated: observed.on_simulated(&staying),
-            progressed_at: rollout_state.progressed_at(selection.progressed_at),
+            progressed_at: rollout_state.progressed_at(selection.progressed_at.max(increased_at)),
             now,
         };
         let outcome = view.conditions();
@@ -82,12 +90,20 @@ impl Report {
         let before = deployment.status.as_ref();
         let known = before.map_or(&[][..], |status| &status.conditions);
         let events = events(known, &outcome.conditions);
+        let is_complete = |condition: &Condition| {
+            condition.type_ == condition_type::PROGRESSING && condition.reason == ROLLOUT_COMPLETE
+        };
+        let rollout = RolloutStatus {
+            // Later replacements, such as those after a change of placement, have a new deadline.
+            progress: progress.filter(|_| !outcome.conditions.iter().any(is_complete)),
+            ..rollout(observed, selection, replacement, &wait, &view)
+        };
         let last_known = before.and_then(|status| status.last_start.clone());
         let status = ModelDeploymentStatus {
             conditions: outcome.conditions,
             last_start: last_start(last_known, &deployment.spec.model.source, &staying),
             traffic: observed.traffic(rollout_state, &staying),
-            rollout: rollout(observed, selection, replacement, &wait, &view),
+            rollout,
             ..counts(&view, &replacement.updated, &replacement.old)
         };
         let expirations = replacement.refused.iter().filter_map(|replica| {

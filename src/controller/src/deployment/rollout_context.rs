@@ -15,6 +15,7 @@ use self::canary::weight_at;
 use super::idle::Idleness;
 use super::maintenance::Maintenance;
 use super::pause_reason::PauseReason;
+use super::progress::advanced;
 use super::replica::is_of;
 use super::rollout::Extent;
 use rooflet_api::conditions::whole_seconds;
@@ -30,7 +31,9 @@ pub(super) struct RolloutContext<'a> {
     pub(super) stable: Option<&'a str>,
     /// Replicas that are neither terminating nor refused.
     pub(super) active: &'a [&'a ModelReplica],
-    /// Time of the last progress of a revision or a replica.
+    /// Start steps that the replicas of the target revision have completed together.
+    pub(super) start_steps: usize,
+    /// Time of the last progress that `start_steps` does not include.
     pub(super) progressed_at: Option<Timestamp>,
     /// Pause that prevents the start of the rollout.
     pub(super) refusal: Option<&'a PauseReason>,
@@ -87,10 +90,18 @@ impl RolloutState {
             started_at,
             step_started_at,
             aborted,
+            progress,
             ..
         } = &self.status;
+        let increased_at = progress.as_ref().map(|progress| &progress.at);
         let aborted_at = aborted.as_ref().map(|aborted| &aborted.at);
-        [started_at.as_ref(), step_started_at.as_ref(), aborted_at]
+        let times = [
+            started_at.as_ref(),
+            step_started_at.as_ref(),
+            aborted_at,
+            increased_at,
+        ];
+        times
             .into_iter()
             .flatten()
             .map(|time| time.0)
@@ -115,10 +126,17 @@ impl RolloutContext<'_> {
                 step_started_at: None,
                 analysis: None,
                 aborted: None,
+                progress: None,
                 idle_wait_started_at: None,
                 ..status
             };
         }
+        status.progress = Some(advanced(
+            status.progress,
+            self.start_steps,
+            spec.replicas,
+            self.now,
+        ));
         let is_change = self.stable.is_some_and(|stable| stable != target);
         if is_change && status.aborted.is_none() {
             status.aborted = self.abort(target, &status);

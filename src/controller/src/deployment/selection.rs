@@ -4,12 +4,12 @@ mod dry_run;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::ObjectMeta;
 
 use self::dry_run::{DryRun, Outcome};
 use super::admission::{Admission, Template, admit, named};
 use super::observed::Observed;
 use super::pause_reason::PauseReason;
+use super::progress::start_steps;
 use super::replica::is_of;
 use super::revision::{Current, RevisionStep};
 use super::rollout_context::analysis::Baseline;
@@ -36,7 +36,9 @@ pub(super) struct Selection<'a> {
     pub(super) refused_past_deadline: Option<String>,
     pub(super) rollout_state: RolloutState,
     pub(super) floor: Floor,
-    /// Time of the last progress of a revision or a replica.
+    /// Start steps that the replicas of the target revision have completed together.
+    pub(super) start_steps: usize,
+    /// Time of the last progress that the rollout status does not contain.
     pub(super) progressed_at: Option<Timestamp>,
 }
 
@@ -71,17 +73,23 @@ impl<'a> Selection<'a> {
                     false => observed.predicted_stop(target, stable_name, floor, active),
                 },
             );
-        let progressed_at = observed.progressed_at(target.as_ref().and_then(|target| target.existing));
+        let revision = target.as_ref().and_then(|target| target.existing);
+        let progressed_at = observed.progressed_at(revision, active);
         let is_new = |replica: &ModelReplica| target_name.is_none_or(|target| is_of(replica, target));
         let is_change = stable_name != target_name;
         let is_outdated =
             |replica: &ModelReplica| is_change && !is_new(replica) || observed.is_misplaced(replica);
         let baseline = |node: &str| observed.baseline(stable.as_ref()?, target.as_ref()?, node);
+        let started = active
+            .iter()
+            .filter(|replica| is_new(replica) && !observed.is_misplaced(replica));
+        let start_steps = started.map(|replica| start_steps(replica)).sum();
         let rollout_state = RolloutContext {
             deployment,
             target: target_name.or_else(|| Some(refused_template.as_ref()?.revision.as_str())),
             stable: stable_name,
             active,
+            start_steps,
             progressed_at,
             refusal: refusal.as_ref(),
             refused_past_deadline: refused_past_deadline.as_deref(),
@@ -108,6 +116,7 @@ impl<'a> Selection<'a> {
             refused_past_deadline,
             rollout_state,
             floor,
+            start_steps,
             progressed_at,
         }
     }
@@ -200,28 +209,15 @@ impl Observed<'_, '_> {
         })
     }
 
-    /// Returns the time of the last progress: creation of a revision or a replica, a condition that
-    /// became True, or an advancing download.
-    fn progressed_at(&self, revision: Option<&ModelRevision>) -> Option<Timestamp> {
-        let created = |meta: &ObjectMeta| meta.creation_timestamp.as_ref().map(|time| time.0);
-        let conditions = self
-            .replicas
+    /// Returns the time of the last progress that the rollout status does not contain: creation of the
+    /// revision, the end of a pause, or an advancing download.
+    fn progressed_at(&self, revision: Option<&ModelRevision>, active: &[&ModelReplica]) -> Option<Timestamp> {
+        let created = |revision: &ModelRevision| Some(revision.metadata.creation_timestamp.as_ref()?.0);
+        active
             .iter()
-            .filter_map(|replica| replica.status.as_ref())
-            .flat_map(|status| &status.conditions)
-            .filter(|condition| condition.status == "True")
-            .map(|condition| condition.last_transition_time.0);
-        let downloads = self
-            .replicas
-            .iter()
-            .filter_map(|replica| Some(replica.status.as_ref()?.download.as_ref()?.updated_at.0));
-        self.replicas
-            .iter()
-            .filter_map(|replica| created(&replica.metadata))
-            .chain(downloads)
+            .filter_map(|replica| Some(replica.status.as_ref()?.download.as_ref()?.updated_at.0))
             .chain(self.resumed_at())
-            .chain(revision.and_then(|revision| created(&revision.metadata)))
-            .chain(conditions)
+            .chain(revision.and_then(created))
             .max()
     }
 

@@ -2,6 +2,7 @@
 
 mod canaries;
 mod conditions;
+mod deadlines;
 mod floors;
 mod hub;
 mod properties;

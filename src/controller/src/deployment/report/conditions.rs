@@ -227,7 +227,6 @@ impl View<'_> {
         let deadline = progress_deadline(spec);
         let idle = self
             .progressed_at
-            .filter(|_| self.created == 0)
             .map_or(Duration::ZERO, |at| since(self.now, at));
         if idle >= deadline {
             let mut message = format!("no progress for {} s; {state}", deadline.as_secs());
