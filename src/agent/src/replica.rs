@@ -141,7 +141,7 @@ impl Owner {
 
 impl Terms {
     /// Returns true if the replica has objectives.
-    pub(crate) fn has_objectives(&self) -> bool {
+    pub fn has_objectives(&self) -> bool {
         !self.objectives.is_empty()
     }
 }

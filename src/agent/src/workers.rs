@@ -251,6 +251,16 @@ impl Workers {
         self.slots.values().map(|slot| &slot.record)
     }
 
+    /// Sets the share of the chip's time that a running worker reserves. The record is saved with its next
+    /// change, because calibration changes the share often.
+    pub(crate) fn update_reserved_share(&mut self, key: &ReplicaKey, share: f64) {
+        if let Some(slot) = self.slots.get_mut(key)
+            && let Some(worker) = &mut slot.record.worker
+        {
+            worker.reserved_share = Some(share);
+        }
+    }
+
     /// Stores the current terms of a replica for the next agent process.
     pub(crate) fn update_terms(&mut self, key: &ReplicaKey, replica: &DesiredReplica) {
         if let Some(slot) = self.slots.get_mut(key)

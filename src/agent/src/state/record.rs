@@ -8,6 +8,7 @@ use crate::replica::{BadModel, DesiredReplica, Origin, ReplicaKey, ReplicaSpec, 
 use crate::workers::golden::Golden;
 use rooflet_api::v1alpha1::Termination;
 use rooflet_process::ProcessId;
+use rooflet_roofline::admission::BEST_EFFORT_SHARE;
 
 /// Stored record of one replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +45,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Returns the share of the chip's time that the worker reserves.
+    pub fn reserved_share(&self) -> f64 {
+        let share = self.worker.as_ref().and_then(|worker| worker.reserved_share);
+        share.unwrap_or(BEST_EFFORT_SHARE)
+    }
+
     /// Returns the desired replica as the agent last saw it.
     pub fn desired(&self) -> DesiredReplica {
         DesiredReplica {
@@ -65,6 +72,9 @@ pub struct WorkerRecord {
     pub process: Option<ProcessId>,
     pub started: Timestamp,
     pub reserved_bytes: u64,
+    /// Share of the chip's time that the worker reserves, 0 to 1. `None` in records of older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_share: Option<f64>,
     /// Formula of the reservation, for the message of the condition.
     pub reservation: String,
     pub model_path: Utf8PathBuf,

@@ -61,6 +61,9 @@ pub struct ObservedReplica {
     pub spec: ReplicaSpec,
     pub worker: WorkerState,
     pub held: Held,
+    /// Share of the chip's time that the worker reserved at its start, 0 to 1.
+    pub reserved_share: f64,
+    pub has_objectives: bool,
     /// In-flight and waiting requests, as the worker last reported.
     pub requests: u64,
     /// True if the replica was stopped for memory pressure and has not restarted.

@@ -37,6 +37,9 @@ pub struct SyncPlan {
     /// Current admission status of each running replica. Objectives that changed after the start
     /// may no longer be met.
     pub running_admission: BTreeMap<ReplicaKey, AdmissionStatus>,
+    /// Share of the chip's time that each running replica reserves for its objectives, 0 to 1. `None`
+    /// without objectives.
+    pub running_shares: BTreeMap<ReplicaKey, Option<f64>>,
     /// Reserved share of the chip's time, 0 to 1, including replicas that this pass starts.
     pub reserved_share: f64,
     /// True if the memory of stopping replicas is needed, so that their grace period is shortened.
@@ -60,6 +63,7 @@ impl SyncPlan {
             commitments: Vec::new(),
         };
         let running_admission = planner.assess_running();
+        let running_shares = planner.running_shares(&running_admission);
         let keys = desired.replicas.keys().chain(observed.replicas.keys());
         let mut steps = BTreeMap::new();
         for key in keys {
@@ -92,6 +96,7 @@ impl SyncPlan {
         Self {
             steps,
             running_admission,
+            running_shares,
             reserved_share: planner
                 .commitments
                 .iter()
@@ -398,17 +403,32 @@ impl Planner<'_> {
                 Some((key, ask, facts.max_context_tokens, seen.held))
             })
             .collect();
+        // A worker runs on if its model was renamed or its object was deleted, with the resources of its start.
+        let others: Vec<_> = self
+            .observed
+            .replicas
+            .iter()
+            .filter(|(_, seen)| seen.worker != WorkerState::None)
+            .filter(|(key, _)| !running.iter().any(|(assessed, ..)| assessed == key))
+            .collect();
+        let recorded = others.iter().map(|(key, seen)| Commitment {
+            replica: key.to_string(),
+            share: seen.reserved_share,
+            decode: None,
+        });
         let commitments: Vec<_> = running
             .iter()
             .map(|(key, ask, ..)| assess(ask, &[], &[]).commitment(key.to_string(), ask.objectives))
+            .chain(recorded)
             .collect();
         let mut running_admission = BTreeMap::new();
         for (index, (key, ask, model_tokens, _)) in running.iter().enumerate() {
-            let (mut held, mut others) = (Vec::new(), commitments.clone());
-            held.extend(running.iter().map(|(.., held)| *held));
+            let mut held: Vec<_> = running.iter().map(|(.., held)| *held).collect();
+            held.extend(others.iter().map(|(_, seen)| seen.held));
+            let mut beside = commitments.clone();
             held.remove(index);
-            others.remove(index);
-            let verdict = assess(ask, &held, &others);
+            beside.remove(index);
+            let verdict = assess(ask, &held, &beside);
             let status = AdmissionStatus {
                 admitted: true,
                 ..admission_status(ask, *model_tokens, &verdict, &[])
@@ -417,6 +437,26 @@ impl Planner<'_> {
         }
         self.commitments = commitments;
         running_admission
+    }
+
+    /// Returns [`SyncPlan::running_shares`].
+    fn running_shares(
+        &self,
+        admission: &BTreeMap<ReplicaKey, AdmissionStatus>,
+    ) -> BTreeMap<ReplicaKey, Option<f64>> {
+        let replicas = self.observed.replicas.iter();
+        let running = replicas.filter(|(_, seen)| seen.worker != WorkerState::None);
+        let share = |(key, seen): (&ReplicaKey, &ObservedReplica)| {
+            let wanted = self.desired.replicas.get(key);
+            let has_objectives = wanted.map_or(seen.has_objectives, |wanted| {
+                wanted.replica.terms.has_objectives()
+            });
+            let share = admission
+                .get(key)
+                .map_or(seen.reserved_share, |status| status.chip_time_percent / 100.0);
+            (key.clone(), has_objectives.then_some(share))
+        };
+        running.map(share).collect()
     }
 }
 

@@ -106,18 +106,6 @@ pub(crate) struct SyncLoop {
     pub absence: Option<Absence>,
 }
 
-/// Returns the running replicas with the share of the chip's time that is reserved for their
-/// objectives.
-fn reserved_shares(desired: &Desired, plan: &SyncPlan) -> BTreeMap<ReplicaKey, Option<f64>> {
-    let running = plan.running_admission.iter().map(|(key, status)| {
-        let wanted = desired.replicas.get(key);
-        let has_objectives = wanted.is_some_and(|wanted| wanted.replica.terms.has_objectives());
-        let share = status.chip_time_percent / 100.0;
-        (key.clone(), has_objectives.then_some(share))
-    });
-    running.collect()
-}
-
 impl SyncLoop {
     /// Runs until `stop`. Then stops all workers, unless the next agent process adopts them.
     pub(crate) async fn run(mut self, stop: CancellationToken, keep_workers: bool) {
@@ -162,7 +150,7 @@ impl SyncLoop {
         self.prefetch(&desired, &observed);
         self.delete_requested(&desired);
         if self.computes_here {
-            self.workers.pacing().set_shares(reserved_shares(&desired, &plan));
+            self.workers.pacing().set_shares(plan.running_shares.clone());
         }
         let displaced = self.report_displaced(displaced, now);
         self.report(&desired, &plan, &released, displaced, &observed, now);
@@ -382,6 +370,10 @@ impl SyncLoop {
     fn apply(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
         let used = self.used(desired);
+        for (key, status) in &plan.running_admission {
+            self.workers
+                .update_reserved_share(key, status.chip_time_percent / 100.0);
+        }
         for (key, wanted) in &desired.replicas {
             self.workers.update_terms(key, &wanted.replica);
         }

@@ -119,6 +119,7 @@ pub(crate) mod tests {
             process: None,
             started: at(started),
             reserved_bytes: 0,
+            reserved_share: None,
             reservation: String::new(),
             model_path: format!("/models/{name}").into(),
             fingerprint,

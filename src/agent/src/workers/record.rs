@@ -59,6 +59,7 @@ impl Record {
             process: None,
             started: now,
             reserved_bytes: start.reservation.total().0,
+            reserved_share: Some(start.admission.chip_time_percent / 100.0),
             reservation: match prefixes {
                 Some(files) => format!(
                     "{}; up to {} of disk for prefixes",

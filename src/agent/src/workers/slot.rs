@@ -209,6 +209,8 @@ impl Slot {
                 reserved,
                 resident: monitored.resident().min(reserved),
             },
+            reserved_share: record.reserved_share(),
+            has_objectives: record.terms.has_objectives(),
             requests,
             stopped_for_memory: record.stopped_for_memory,
             backoff_until: record.backoff_until,

@@ -33,6 +33,8 @@ pub(crate) struct Claim {
     pub(crate) request: ReplicaRequest,
     /// Memory reservation that the agent reports.
     pub(crate) reported: Option<Bytes>,
+    /// Share of the chip's time that the agent admitted.
+    pub(crate) admitted_share: Option<f64>,
     /// True if the agent reports the phase Failed, so that no worker runs.
     pub(crate) failed: bool,
     pub(crate) ending: bool,
@@ -49,6 +51,10 @@ impl Claim {
             reported: status
                 .and_then(|status| status.reserved_memory.as_deref())
                 .and_then(|text| quantity::parse_bytes(text).ok()),
+            admitted_share: status
+                .and_then(|status| status.admission.as_ref())
+                .filter(|admission| admission.admitted)
+                .map(|admission| admission.chip_time_percent / 100.0),
             failed: status.is_some_and(|status| status.phase == ReplicaPhase::Failed),
             ending: replica.meta().deletion_timestamp.is_some(),
             ready: status.is_some_and(|status| is_true(&status.conditions, READY)),
@@ -62,6 +68,7 @@ impl Claim {
         Self {
             request: request.clone(),
             reported: None,
+            admitted_share: None,
             failed: false,
             ending: false,
             ready: false,
@@ -101,7 +108,12 @@ impl Resident {
                 .max(computed)
                 .or(claim.failed.then_some(Bytes::ZERO)),
             disk: claim.request.disk + if claim.failed { Bytes::ZERO } else { fit.download },
-            share: requirements.map_or(BEST_EFFORT_SHARE, |requirements| requirements.share),
+            // If the node does not list the model, for example after its directory was renamed, the worker
+            // still uses the share that its agent admitted.
+            share: requirements
+                .map(|requirements| requirements.share)
+                .or(claim.admitted_share)
+                .unwrap_or(BEST_EFFORT_SHARE),
             decode: objective.zip(alone.map(|speed| speed.decode.p10)),
             rate: alone.map_or(0.0, |speed| speed.decode.p50),
             claim,

@@ -120,9 +120,9 @@ pub(super) fn node(line: &str) -> FleetNode {
 }
 
 /// Builds a replica from words such as `x of=dep rev=1 on=a model=guide context=2048 select=zone:x
-/// tolerate=key rate=20 priority=5 strategy=BinPack anti=Required spread=zone anyway store=9
+/// tolerate=key rate=20 priority=5 strategy=BinPack anti=Required spread=zone anyway store=9 share=60
 /// nominated=a reserved=5 ready failed ending file`. `store` (disk for the KV cache) and `reserved`
-/// are in GiB, `rate` in tokens per second.
+/// are in GiB, `rate` in tokens per second, `share` (admitted chip time) in percent.
 pub(super) fn replica(line: &str) -> ModelReplica {
     let name = line.split_whitespace().next().expect("a name");
     let source = if has(line, "file") {
@@ -217,6 +217,11 @@ pub(super) fn replica(line: &str) -> ModelReplica {
     let mut status = ModelReplicaStatus {
         nominated_node_name: field(line, "nominated").map(str::to_owned),
         reserved_memory: field(line, "reserved").map(|gib| format!("{gib}Gi")),
+        admission: field(line, "share").map(|percent| AdmissionStatus {
+            admitted: true,
+            chip_time_percent: percent.parse().expect("a number"),
+            ..AdmissionStatus::default()
+        }),
         phase: if has(line, "failed") {
             ReplicaPhase::Failed
         } else {

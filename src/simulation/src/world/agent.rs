@@ -65,6 +65,8 @@ impl World<'_> {
                     reserved,
                     resident: worker.map_or(Bytes::ZERO, |worker| worker.resident).min(reserved),
                 },
+                reserved_share: record.reserved_share(),
+                has_objectives: record.terms.has_objectives(),
                 requests: worker.map_or(0, |worker| {
                     let requests = worker.status().requests;
                     requests.running + requests.queued

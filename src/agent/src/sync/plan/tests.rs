@@ -340,6 +340,39 @@ fn bandwidth_is_never_reserved_twice() {
 }
 
 #[test]
+fn worker_without_a_readable_model_or_an_object_keeps_its_share() {
+    let refused = "a=keep b=refuse(Temporary/InsufficientBandwidth)";
+    let b = "b:gib=4:decode=40";
+    check(
+        &format!("@m4pro a:model=missing {b}"),
+        "a:gib=4:share=60",
+        refused,
+    );
+    check(
+        &format!("@m4pro {b}"),
+        "a:gib=4:share=60:worker=stopping",
+        &refused.replace("keep", "await"),
+    );
+    check(
+        &format!("@m4pro a:model=missing {b}"),
+        "a:gib=4",
+        "a=keep b=start(4.0 GiB)",
+    );
+    let (desired, observed) = parse_case(
+        "a:model=missing:decode=40 c",
+        "a:share=60 b:share=20 c d:worker=none",
+    );
+    let plan = SyncPlan::new(&desired, &observed, now());
+    let shares: Vec<_> = plan
+        .running_shares
+        .iter()
+        .map(|(key, share)| (key.name.as_str(), *share))
+        .collect();
+    assert_eq!(shares, [("a", Some(0.6)), ("b", Some(0.2)), ("c", None)]);
+    assert!(plan.reserved_share >= 0.8, "{}", plan.reserved_share);
+}
+
+#[test]
 fn objective_raised_after_the_start_is_assessed_again() {
     let broken = |wanted: &str, seen: &str| {
         let (desired, observed) = parse_case(wanted, seen);

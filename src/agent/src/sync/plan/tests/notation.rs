@@ -164,6 +164,8 @@ fn seen(text: &str) -> (ReplicaKey, ObservedReplica) {
             reserved: Bytes::gib(number(&fields, "gib", 1)),
             resident: Bytes::mib(number(&fields, "mib", 0)),
         },
+        reserved_share: f64::from(number::<u32>(&fields, "share", 5)) / 100.0,
+        has_objectives: fields.contains_key("share"),
         requests: number(&fields, "busy", 0),
         stopped_for_memory: fields.contains_key("stopped-for-memory"),
         backoff_until: fields

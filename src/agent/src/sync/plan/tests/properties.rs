@@ -20,6 +20,8 @@ fn apply(desired: &Desired, observed: &mut Observed, plan: &SyncPlan) {
                         reserved: start.reservation.total(),
                         resident: Bytes::ZERO,
                     },
+                    reserved_share: start.admission.chip_time_percent / 100.0,
+                    has_objectives: replica.terms.has_objectives(),
                     requests: 0,
                     stopped_for_memory: false,
                     backoff_until: None,
