@@ -158,6 +158,16 @@ impl AccessEntry {
         }
     }
 
+    /// Charges the prompt of a request that its client cancelled before there was a response. A replica may have
+    /// processed the prompt, unless no attempt was made.
+    pub(crate) fn charge_cancelled(&self) {
+        let mut facts = lock(&self.facts);
+        let was_attempted = !facts.replica.is_empty();
+        if let Some(key_use) = facts.key_use.as_mut().filter(|_| was_attempted) {
+            key_use.charge(None, Length::Counted(0));
+        }
+    }
+
     /// Writes the line. `status` is `None` if the client disconnected before the end.
     pub(crate) fn write(&self, status: Option<StatusCode>, duration: Duration) {
         if !self.log.includes(status) {

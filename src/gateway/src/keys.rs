@@ -265,6 +265,27 @@ impl Keys {
     }
 }
 
+#[cfg(test)]
+impl Keys {
+    /// Adds a key, as the watch does.
+    pub(crate) fn add(&self, key: ApiKey) {
+        let (namespace, name) = (key.metadata.namespace.clone(), key.metadata.name.clone());
+        let key = Arc::new(key);
+        self.apply(
+            &namespace.unwrap_or_default(),
+            &name.unwrap_or_default(),
+            Some(&key),
+        );
+    }
+
+    /// Returns the tokens of the only key after the end of its first request.
+    pub(crate) fn tokens_after_one_request(&self) -> Option<u64> {
+        let reports = self.ring().reports(self.clock.now());
+        let status = &reports.first()?.report.status;
+        (status["requestsToday"] == 1).then(|| status["tokensToday"].as_u64())?
+    }
+}
+
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys")

@@ -183,6 +183,7 @@ impl GatewayMetrics {
             span,
             started_at: clock.instant(),
             first_byte_seen: false,
+            has_response: false,
             ended: None,
         }
     }
@@ -197,10 +198,17 @@ pub(super) struct Measure {
     span: Option<Arc<OpenSpan>>,
     started_at: Instant,
     first_byte_seen: bool,
+    /// True once a replica's response is forwarded. Its body charges the tokens.
+    has_response: bool,
     ended: Option<StatusCode>,
 }
 
 impl Measure {
+    /// Records that the response of a replica is forwarded.
+    pub(super) fn response_started(&mut self) {
+        self.has_response = true;
+    }
+
     /// Records the end of a response with this status.
     pub(super) fn ended(&mut self, status: StatusCode) {
         self.ended = Some(status);
@@ -260,6 +268,9 @@ impl Measure {
 
 impl Drop for Measure {
     fn drop(&mut self) {
+        if self.ended.is_none() && !self.has_response {
+            self.access.charge_cancelled();
+        }
         let code = match self.ended.map(|status| status.as_u16()) {
             None => CANCELLED,
             Some(100..=299) => "2xx",

@@ -1,4 +1,5 @@
 mod errors;
+mod keys;
 mod ollama;
 mod queueing;
 mod routing;

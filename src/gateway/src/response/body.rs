@@ -108,6 +108,8 @@ pub(crate) struct Tracked {
     slot: Option<Slot>,
     observed: ObservedBytes,
     has_failed: bool,
+    /// True once the body has ended normally.
+    is_complete: bool,
     /// Span of the attempt; ends with the body.
     _attempt_span: Option<OpenSpan>,
 }
@@ -116,10 +118,11 @@ impl Tracked {
     pub(crate) fn new(
         body: BufferedBody,
         status: StatusCode,
-        measure: Measure,
+        mut measure: Measure,
         slot: Slot,
         attempt_span: Option<OpenSpan>,
     ) -> Self {
+        measure.response_started();
         Self {
             body,
             status,
@@ -127,6 +130,7 @@ impl Tracked {
             slot: Some(slot),
             observed: ObservedBytes::default(),
             has_failed: false,
+            is_complete: false,
             _attempt_span: attempt_span,
         }
     }
@@ -150,6 +154,7 @@ impl Tracked {
             self.measure.failed(StatusCode::INTERNAL_SERVER_ERROR);
             return slot.failed(Fault::Unable);
         }
+        self.is_complete = true;
         self.measure.ended(self.status);
         if self.status.is_success() {
             let length = self.observed.length(self.body.is_stream);
@@ -163,13 +168,16 @@ impl Tracked {
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        if self.status.is_success() {
-            let length = self.observed.length(self.body.is_stream);
-            self.measure.charge(self.observed.prompt_tokens(), length);
-        }
         // The server does not poll a body without frames.
         if self.slot.is_some() && http_body::Body::is_end_stream(self) {
             self.ended();
+        }
+        if self.status.is_success() {
+            let length = match self.is_complete {
+                true => self.observed.length(self.body.is_stream),
+                false => self.observed.interrupted_length(self.body.is_stream),
+            };
+            self.measure.charge(self.observed.prompt_tokens(), length);
         }
     }
 }

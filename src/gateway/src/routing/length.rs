@@ -74,6 +74,16 @@ impl ObservedBytes {
             None => Length::Estimated(self.bytes / BYTES_PER_TOKEN),
         }
     }
+
+    /// Returns the tokens of a response that did not end normally. Its last report may be older than its last token:
+    /// streams of Anthropic's API begin with a report of 0 tokens.
+    pub(crate) fn interrupted_length(&self, is_stream: bool) -> Length {
+        match self.length(is_stream) {
+            Length::Counted(reported) if is_stream => Length::Counted(reported.max(self.events)),
+            Length::Counted(reported) => Length::Counted(reported),
+            Length::Estimated(tokens) => Length::Estimated(tokens),
+        }
+    }
 }
 
 /// Returns the last reported number; streams may report increasing numbers.
@@ -118,6 +128,24 @@ mod tests {
                 }
                 assert_eq!(observed.length(is_stream), expect, "{cut}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn interrupted_stream_has_at_least_one_token_per_event() {
+        let start = "data: {\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":0}}}\n\n";
+        let delta = "data: {\"delta\":{\"text\":\"a\"}}\n\n";
+        let continuous = "data: {\"usage\":{\"completion_tokens\":45}}\n\n";
+        let whole = r#"{"usage":{"completion_tokens":123}}"#;
+        for (text, is_stream, expect) in [
+            (format!("{start}{delta}{delta}"), true, Length::Counted(3)),
+            (continuous.to_owned(), true, Length::Counted(45)),
+            (whole.to_owned(), false, Length::Counted(123)),
+            ("x".repeat(40), false, Length::Estimated(10)),
+        ] {
+            let mut observed = ObservedBytes::default();
+            observed.record(text.as_bytes());
+            assert_eq!(observed.interrupted_length(is_stream), expect, "{text}");
         }
     }
 }

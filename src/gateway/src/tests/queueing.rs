@@ -52,7 +52,7 @@ impl Fixture {
         });
     }
 
-    async fn wait_for_queued(&self, count: usize) {
+    pub(super) async fn wait_for_queued(&self, count: usize) {
         let dispatcher = self.gateway.dispatcher();
         eventually("requests are queued", || dispatcher.queued() == count).await;
     }

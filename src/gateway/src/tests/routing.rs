@@ -75,7 +75,7 @@ async fn canary_gets_its_traffic_weight() {
 
 /// Creates a fixture with `count` streamed responses that the test writes, in order of the
 /// requests.
-async fn streams(deployment: &str, count: usize) -> (Fixture, Vec<Chunks>) {
+pub(super) async fn streams(deployment: &str, count: usize) -> (Fixture, Vec<Chunks>) {
     let fixture = Fixture::new().await;
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(1)).unzip();
     let receivers = Arc::new(Mutex::new(std::collections::VecDeque::from(receivers)));
@@ -96,7 +96,7 @@ async fn streams(deployment: &str, count: usize) -> (Fixture, Vec<Chunks>) {
 const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
 const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 
-fn broken_stream() -> std::result::Result<Bytes, std::io::Error> {
+pub(super) fn broken_stream() -> std::result::Result<Bytes, std::io::Error> {
     Err(std::io::Error::other("the worker exited"))
 }
 
