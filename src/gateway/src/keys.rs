@@ -158,21 +158,19 @@ impl Keys {
                 self.clock.now(),
             )
         };
-        found.map_err(|err| {
-            let hint = presented.as_ref().and_then(PresentedKey::hint);
-            match err {
-                RejectKeyError::Missing => self.denied("MissingKey", denial::missing()),
-                RejectKeyError::NotRead => ApiError::unavailable(
-                    ErrorCode::ModelUnavailable,
-                    "The gateway has not read the API keys yet. Retry shortly.",
-                ),
-                RejectKeyError::Key(err) => {
-                    let reason = match err {
-                        ring::KeyError::Unknown => "UnknownKey",
-                        ring::KeyError::Expired(_) => "ExpiredKey",
-                    };
-                    self.denied(reason, denial::of_key(&err, hint))
-                }
+        found.map_err(|err| match err {
+            RejectKeyError::Missing => self.denied("MissingKey", denial::missing()),
+            RejectKeyError::NotRead => ApiError::unavailable(
+                ErrorCode::ModelUnavailable,
+                "The gateway has not read the API keys yet. Retry shortly.",
+            ),
+            RejectKeyError::Key(err) => {
+                let reason = match err {
+                    ring::KeyError::Unknown => "UnknownKey",
+                    ring::KeyError::Expired(_) => "ExpiredKey",
+                };
+                let presented = presented.unwrap_or(PresentedKey::Foreign);
+                self.denied(reason, denial::of_key(&err, &presented))
             }
         })
     }

@@ -45,14 +45,6 @@ impl PresentedKey {
             hint: secret.hint().to_owned(),
         })
     }
-
-    /// Returns the last characters of a key of a fleet.
-    pub(super) fn hint(&self) -> Option<&str> {
-        match self {
-            Self::OfFleet { hint, .. } => Some(hint),
-            Self::Malformed | Self::Foreign => None,
-        }
-    }
 }
 
 /// Reason why a request is not authenticated.

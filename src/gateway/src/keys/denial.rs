@@ -5,11 +5,13 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 
+use super::authentication::PresentedKey;
 use super::meter::{Denial, Remaining};
 use super::ring::{KeyError, Limits};
 use crate::headers::retry_after_seconds as seconds;
 use rooflet_inference_api::anthropic;
 use rooflet_inference_api::openai::ApiError;
+use rooflet_pki::API_KEY_PREFIX;
 
 /// Returns the error of a request without a key.
 pub(super) fn missing() -> ApiError {
@@ -19,14 +21,22 @@ pub(super) fn missing() -> ApiError {
     )
 }
 
-/// Returns the error of a key that is not accepted. `hint` is the end of the presented secret; `None`
-/// if the key has not the form of a secret.
-pub(super) fn of_key(err: &KeyError, hint: Option<&str>) -> ApiError {
-    let Some(hint) = hint else {
-        return ApiError::unauthorized(
-            "Incorrect API key provided: it is incomplete or has additional characters. Send the complete key \
-             that `rooflet key create` printed.",
-        );
+/// Returns the error of a key that is not accepted.
+pub(super) fn of_key(err: &KeyError, presented: &PresentedKey) -> ApiError {
+    let hint = match presented {
+        PresentedKey::OfFleet { hint, .. } => hint,
+        PresentedKey::Malformed => {
+            return ApiError::unauthorized(
+                "Incorrect API key provided: it is incomplete or has additional characters. Send the complete key \
+                 that `rooflet key create` printed.",
+            );
+        }
+        PresentedKey::Foreign => {
+            return ApiError::unauthorized(format!(
+                "Incorrect API key provided: it is not a key of rooflet, which begins with `{API_KEY_PREFIX}`. Send \
+                 the key that `rooflet key create` printed."
+            ));
+        }
     };
     ApiError::unauthorized(match err {
         KeyError::Unknown => format!(
@@ -107,15 +117,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn malformed_key_has_no_hint() {
-        let error = of_key(&KeyError::Unknown, None);
-        assert!(
-            error.message.contains("Send the complete key"),
-            "{}",
-            error.message
-        );
-        let error = of_key(&KeyError::Unknown, Some("…pYxK"));
-        assert!(error.message.contains("it ends in `…pYxK`"), "{}", error.message);
+    fn error_names_the_form_of_the_presented_key() {
+        for (presented, expect) in [
+            ("sk-rf-AAEC", "Send the complete key"),
+            ("ollama", "not a key of rooflet, which begins with `sk-rf-`"),
+            ("sk-proj-AAECAwQF", "not a key of rooflet"),
+            (
+                "sk-rf-AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8",
+                "it ends in `dHh8`",
+            ),
+        ] {
+            let message = of_key(&KeyError::Unknown, &PresentedKey::parse(presented)).message;
+            assert!(message.contains(expect), "{presented}: {message}");
+            assert!(!message.contains(presented), "{message}");
+        }
     }
 
     #[test]
