@@ -66,7 +66,7 @@ struct Entry {
     identity: Arc<KeyIdentity>,
     meter: Meter,
     usage: Usage,
-    /// True if the use has changed since the last report.
+    /// True if the use has changed since the last report, or if that report contains requests in progress.
     is_dirty: bool,
 }
 
@@ -216,14 +216,15 @@ impl KeyRing {
         Limits { requests, tokens }
     }
 
-    /// Returns the reports of all keys whose use has changed, with the use they contain.
+    /// Returns the reports of all keys whose use has changed, with the use they contain. A key with requests in progress
+    /// is reported each time, because other gateways ignore old reports.
     pub(crate) fn reports(&mut self, now: Timestamp) -> Vec<KeyReport> {
         let dirty = self.entries.iter_mut().filter(|(_, entry)| entry.is_dirty);
         dirty
             .map(|(uid, entry)| {
-                entry.is_dirty = false;
                 let status = entry.key.status.clone().unwrap_or_default();
                 let in_progress = entry.meter.in_progress();
+                entry.is_dirty = in_progress > 0;
                 KeyReport {
                     uid: uid.clone(),
                     namespace: entry.identity.namespace.clone(),
@@ -405,6 +406,42 @@ mod tests {
         // A new key of the same name starts without use.
         ring.set(&key("a", "2", spec("sha256:b")), Clock::System.instant(), at(3));
         assert!(ring.reports(at(4)).is_empty());
+    }
+
+    #[test]
+    fn long_request_counts_in_other_gateways_until_its_end() {
+        let limited = ApiKeySpec {
+            concurrent_requests: Some(1),
+            ..spec("sha256:a")
+        };
+        let start = Clock::System.instant();
+        let (mut own, mut other) = (KeyRing::new("own"), KeyRing::new("other"));
+        let mut stored = key("a", "1", limited);
+        own.set(&stored, start, at(0));
+        let identity = own.authenticate("sha256:a", at(0)).expect("valid");
+        own.admit(&identity, 10, start, at(0)).expect("the first request");
+        let mut report = |own: &mut KeyRing, second: i64| {
+            for written in own.reports(at(second)) {
+                // The patch of the first gateway has all fields of the status.
+                let mut key = Arc::unwrap_or_clone(stored.clone());
+                key.status = serde_json::from_value(written.report.status.clone()).expect("a status");
+                stored = Arc::new(key);
+                own.reported(written);
+                own.set(&stored, start, at(second));
+            }
+            stored.clone()
+        };
+        for second in (10..=300).step_by(10) {
+            other.set(&report(&mut own, second), start, at(second));
+            let denied = other.admit(&identity, 10, start, at(second + 9));
+            assert_eq!(denied, Err(Denial::Concurrency { limit: 1 }), "{second}");
+        }
+        own.end(&identity, 10, "guide", KeyUsage::default(), start, at(301));
+        other.set(&report(&mut own, 310), start, at(310));
+        other
+            .admit(&identity, 10, start, at(310))
+            .expect("no request in progress");
+        assert!(own.reports(at(320)).is_empty());
     }
 
     #[test]
