@@ -68,6 +68,13 @@ pub(crate) fn take_running(headers: &mut HeaderMap) -> Option<u64> {
     running.to_str().ok()?.parse().ok()
 }
 
+/// Replaces the internal headers of a replica's response by `added`, and returns the agent's count.
+pub(crate) fn replace_internal(headers: &mut HeaderMap, added: HeaderMap) -> Option<u64> {
+    let running = take_running(headers);
+    headers.extend(added);
+    running
+}
+
 /// Sets the headers of a request to the agent of the replica with this id. `is_retryable` is true
 /// if another replica can serve the request.
 pub(crate) fn set_for_agent(

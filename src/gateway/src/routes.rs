@@ -396,7 +396,9 @@ impl Gateway {
             .ok_or_else(|| ApiError::response_not_found(response_id))?;
         let path = agent_path(&replica.target, request.uri());
         let response = self.proxy.forward(request, &replica.upstream, &path).await;
-        response.map_err(|err| refusal::unreachable(model, err.reason()))
+        let mut response = response.map_err(|err| refusal::unreachable(model, err.reason()))?;
+        headers::take_running(response.headers_mut());
+        Ok(response)
     }
 
     /// Tries replicas of one model in rounds with backoff.
@@ -564,7 +566,7 @@ impl Gateway {
             () = self.wait_until_silent(&slot) => Err(AttemptFailure::Silent),
         };
         let outcome = match outcome {
-            Ok((parts, body)) if is_retryable(parts.status) || body.is_failure() => {
+            Ok((mut parts, body)) if is_retryable(parts.status) || body.is_failure() => {
                 if let Some(span) = &span {
                     span.set(trace::ERROR_TYPE, parts.status.as_str());
                 }
@@ -577,6 +579,7 @@ impl Gateway {
                     StatusCode::BAD_GATEWAY => slot.failed(Fault::Unreachable),
                     _ => slot.failed(Fault::Unable),
                 }
+                headers::replace_internal(&mut parts.headers, headers);
                 let response = Response::from_parts(parts, body.into_body());
                 return Err(AttemptError::Response(Box::new(response)));
             }
@@ -584,11 +587,9 @@ impl Gateway {
         };
         match outcome {
             Ok((mut parts, body)) => {
-                // Remove the header: it is internal to agent and gateway.
-                if let Some(count) = headers::take_running(&mut parts.headers) {
+                if let Some(count) = headers::replace_internal(&mut parts.headers, headers) {
                     slot.running(count);
                 }
-                parts.headers.extend(headers);
                 Ok(Answered {
                     parts,
                     body,

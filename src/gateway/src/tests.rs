@@ -26,7 +26,7 @@ use super::*;
 use rooflet_api::conditions::{Truth, condition_type, set_condition};
 use rooflet_api::meta::REVISION_LABEL;
 use rooflet_api::v1alpha1::*;
-use rooflet_api::wire::{REPLICA_ID_HEADER, RETRYABLE_HEADER};
+use rooflet_api::wire::{REPLICA_ID_HEADER, RETRYABLE_HEADER, RUNNING_HEADER};
 use rooflet_inference_api::openai::origins::{AllowedOrigins, OriginRules};
 use rooflet_proxy::{BodyRoom, MAX_KEPT_BODY_BYTES, Proxy, Upstream};
 use rooflet_telemetry::recorder::Recorder;
@@ -312,7 +312,7 @@ async fn agent(tasks: &Tasks, agent: Arc<Agent>) -> String {
             return axum::Json(json!({"models": models.as_slice()})).into_response();
         }
         let status = StatusCode::from_u16(status.unwrap_or(200)).expect("valid");
-        (status, format!("from {replica}")).into_response()
+        (status, [(RUNNING_HEADER, "1")], format!("from {replica}")).into_response()
     }
     let router = Router::new()
         .route("/replicas/{namespace}/{replica}/proxy/{*path}", any(answer))
@@ -415,6 +415,8 @@ async fn retries_on_another_replica_before_the_response() {
     fixture.set_fleet(&["guide"], &["busy on=a ready"], &[("a", &url)]);
     let response = fixture.chat(json!({"model": "guide"})).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(!response.headers().contains_key(RUNNING_HEADER));
+    assert_eq!(response.headers()["x-rooflet-replica"], "default/busy");
     assert_eq!(text(response).await, "from busy");
     fixture.set_fleet(
         &["guide waits=50ms"],

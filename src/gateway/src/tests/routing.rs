@@ -536,6 +536,7 @@ async fn routes_stored_response_to_the_replica_that_owns_it() {
             .send(method, &format!("/v1/responses/{id}"), Body::empty())
             .await;
         assert_eq!(response.status(), 200, "{method}");
+        assert!(!response.headers().contains_key(RUNNING_HEADER), "{method}");
     }
     assert_eq!(agent_log.received(), vec![first; 11]);
     // Replica of another model, unknown replica, and malformed ids.
