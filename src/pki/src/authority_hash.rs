@@ -21,6 +21,8 @@ const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
 /// Error of the handshake with a server whose authority has another hash.
 pub(super) const OTHER_AUTHORITY: &str = "the server's authority has another hash";
+/// Error of the handshake with a server whose chain contains its own certificate only.
+pub(super) const NO_AUTHORITY: &str = "the server does not present its certificate authority";
 
 /// SHA-256 of an authority's public key (its SubjectPublicKeyInfo, in DER), as in kubeadm's
 /// `--discovery-token-ca-cert-hash` and [RFC 7469](https://www.rfc-editor.org/rfc/rfc7469).
@@ -152,6 +154,9 @@ impl ServerCertVerifier for Discovery {
             self.hash
                 .is_none_or(|hash| AuthorityHash::of(certificate) == Some(hash))
         };
+        if rest.is_empty() {
+            return Err(rustls::Error::General(NO_AUTHORITY.to_owned()));
+        }
         // The authority is at the end of the chain.
         let authority = rest
             .iter()

@@ -14,7 +14,7 @@ use tokio::io::{
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::authority_hash::{AuthorityHash, Discovery, OTHER_AUTHORITY};
+use super::authority_hash::{AuthorityHash, Discovery, NO_AUTHORITY, OTHER_AUTHORITY};
 use rooflet_base::clock::Clock;
 use rooflet_base::local_network::explain;
 
@@ -43,6 +43,11 @@ pub enum DiscoverError {
          hash; check the address, or create a token on this server"
     )]
     OtherAuthority { address: String },
+    #[error(
+        "{address} does not present its certificate authority, as API servers of rooflet do; check the address, or use \
+         a kubeconfig of that cluster"
+    )]
+    NoAuthority { address: String },
     #[error(
         "the certificate of {address} is not trusted; a server's certificate is valid for the addresses of its machine and for names added with `--tls-san`"
     )]
@@ -122,14 +127,13 @@ async fn connect(
     let stream = connecting.unwrap_or_else(|_| Err(late())).map_err(explained)?;
     let own_address = stream.local_addr().map_err(unreachable)?.ip();
     let handshake = tokio::time::timeout(TIMEOUT, connector.connect(name, stream)).await;
-    let distrusted = |err| match is_of_other_authority(&err) {
-        true => DiscoverError::OtherAuthority {
-            address: address.clone(),
-        },
-        false => DiscoverError::Handshake {
-            address: address.clone(),
-            err,
-        },
+    let distrusted = |err| {
+        let address = address.clone();
+        match general_cause(&err) {
+            Some(OTHER_AUTHORITY) => DiscoverError::OtherAuthority { address },
+            Some(NO_AUTHORITY) => DiscoverError::NoAuthority { address },
+            Some(_) | None => DiscoverError::Handshake { address, err },
+        }
     };
     let mut stream = handshake.unwrap_or_else(|_| Err(late())).map_err(distrusted)?;
     // A server that does not state its time is not an error.
@@ -151,12 +155,13 @@ async fn connect(
     })
 }
 
-/// Returns whether a handshake failed because the server's authority has another hash.
-fn is_of_other_authority(err: &io::Error) -> bool {
-    let cause = err
-        .get_ref()
-        .and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    matches!(cause, Some(rustls::Error::General(text)) if text == OTHER_AUTHORITY)
+/// Returns the text of a general error of TLS, as [`Discovery`] returns it.
+fn general_cause(err: &io::Error) -> Option<&str> {
+    let cause = err.get_ref()?.downcast_ref::<rustls::Error>()?;
+    if let rustls::Error::General(text) = cause {
+        return Some(text);
+    }
+    None
 }
 
 /// Reads the time of the server from the header `Date` of a response. The request has no credentials.

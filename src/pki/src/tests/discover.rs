@@ -70,3 +70,38 @@ async fn certificate_that_is_not_valid_yet_is_rejected_without_the_time_of_the_s
     let err = discovered(2 * 3600, false).await.unwrap_err();
     assert!(err.contains("not valid yet"), "{err}");
 }
+
+#[tokio::test]
+async fn server_without_its_authority_is_reported_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::open(dir.path(), AuthorityKind::Serving, &Clock::System).unwrap();
+    let hash = AuthorityHash::of(&authority.issuing().certificate).unwrap();
+    let usage = rcgen::ExtendedKeyUsagePurpose::ServerAuth;
+    let (chain, key) = user_certificate(&authority, &[], usage, Clock::System.now());
+    let config = ServerConfig::builder_with_provider(crypto())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    for hash in [None, Some(hash)] {
+        let server = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            assert!(acceptor.accept(stream).await.is_err());
+        };
+        let client = async {
+            match hash {
+                None => presented_authority(&url, &Clock::System).await.map(drop),
+                Some(hash) => discover(&url, hash, &Clock::System).await.map(drop),
+            }
+        };
+        let ((), outcome) = tokio::join!(server, client);
+        assert!(
+            matches!(outcome, Err(DiscoverError::NoAuthority { .. })),
+            "{outcome:?}"
+        );
+    }
+}

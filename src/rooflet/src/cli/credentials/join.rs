@@ -96,6 +96,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 DiscoverError::Url(_) => ExitStatus::Usage,
                 DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
                 DiscoverError::OtherAuthority { .. }
+                | DiscoverError::NoAuthority { .. }
                 | DiscoverError::Clock { .. }
                 | DiscoverError::Tls(_) => ExitStatus::Failure,
             };

@@ -87,9 +87,10 @@ fn explained(err: DiscoverError) -> Failure {
     let status = match err {
         DiscoverError::Url(_) => ExitStatus::Usage,
         DiscoverError::Connect { .. } | DiscoverError::Handshake { .. } => ExitStatus::Unavailable,
-        DiscoverError::OtherAuthority { .. } | DiscoverError::Clock { .. } | DiscoverError::Tls(_) => {
-            ExitStatus::Failure
-        }
+        DiscoverError::OtherAuthority { .. }
+        | DiscoverError::NoAuthority { .. }
+        | DiscoverError::Clock { .. }
+        | DiscoverError::Tls(_) => ExitStatus::Failure,
     };
     Failure::new(status, err)
 }
