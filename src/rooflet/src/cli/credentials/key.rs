@@ -120,12 +120,12 @@ struct Created<'a> {
 }
 
 /// Adds the remedy if the name of a new key is in use.
-fn unused_name(err: ApiError, name: &str) -> anyhow::Error {
+fn unused_name(err: ApiError, namespace: &str, name: &str) -> anyhow::Error {
     let is_in_use = matches!(err, ApiError::AlreadyExists(_));
     let err = anyhow::Error::from(err);
     match is_in_use {
         true => err.context(format!(
-            "choose another name, or delete the key with `rooflet key delete {name}`"
+            "choose another name, or delete the key with `rooflet key delete {name} -n {namespace}`"
         )),
         false => err,
     }
@@ -143,7 +143,7 @@ async fn create(keys: &Api<ApiKey>, namespace: &str, args: CreateArgs) -> Result
     let key = keys
         .create(&params, &key)
         .await
-        .map_err(|err| unused_name(ApiError::from(err), &name))?;
+        .map_err(|err| unused_name(ApiError::from(err), namespace, &name))?;
     let created = Created {
         secret: secret.reveal(),
         key: &key,
@@ -240,6 +240,15 @@ async fn delete(keys: &Api<ApiKey>, name: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remedy_of_a_used_name_deletes_the_key_of_its_namespace() {
+        let err = unused_name(ApiError::AlreadyExists("exists".to_owned()), "team", "a");
+        let text = format!("{err:#}");
+        assert!(text.contains("`rooflet key delete a -n team`"), "{text}");
+        let err = unused_name(ApiError::NotFound("missing".to_owned()), "team", "a");
+        assert_eq!(err.chain().count(), 1, "{err:#}");
+    }
 
     #[test]
     fn parses_counts() {
