@@ -26,15 +26,10 @@ enum Area {
 
 impl Area {
     fn of(path: &str) -> Self {
-        match path {
-            "/health" | "/ping" | "/ready" | "/metrics" | "/openapi.json" => Self::Status,
-            GATEWAY_LOG_PATH => Self::Logs,
-            path if path.starts_with("/replicas/")
-                && path.ends_with("/logs")
-                && !path.contains("/proxy/") =>
-            {
-                Self::Logs
-            }
+        let segments: Vec<_> = path.split('/').skip(1).collect();
+        match (path, segments.as_slice()) {
+            ("/health" | "/ping" | "/ready" | "/metrics" | "/openapi.json", _) => Self::Status,
+            (GATEWAY_LOG_PATH, _) | (_, ["replicas", _, _, "logs"]) => Self::Logs,
             _ => Self::Inference,
         }
     }
@@ -138,19 +133,27 @@ mod tests {
             "/replicas/default/a/proxy/v1/chat/completions",
             "/v1/chat/completions",
             "/replicas/default/a/proxy/logs",
+            "/replicas/default/proxy/proxy/logs",
             "/replicas/default/a/logs",
+            "/replicas/proxy/guide-abc/logs",
+            "/replicas/default/proxy/logs",
             "/gateway/logs",
             "/metrics",
             "/health",
         ];
         for (role, expect) in [
-            (Role::Operator, [true; 7]),
-            (Role::Gateway, [true, true, true, false, false, true, true]),
-            (Role::Node, [false, false, false, false, false, true, true]),
-            (Role::Controller, [false; 7]),
+            (Role::Operator, [true, true, true]),
+            (Role::Gateway, [true, false, true]),
+            (Role::Node, [false, false, true]),
+            (Role::Controller, [false; 3]),
         ] {
+            let [inference, logs, status] = expect;
+            let expect = [[inference; 4], [logs; 4]]
+                .concat()
+                .into_iter()
+                .chain([status; 2]);
             let got = paths.map(|path| may_call(role, Area::of(path)));
-            assert_eq!(got, expect, "{role:?}");
+            assert_eq!(got.to_vec(), expect.collect::<Vec<_>>(), "{role:?}");
         }
     }
 
