@@ -286,8 +286,10 @@ async fn route_by_model(State(app): State<App>, request: Request) -> Response {
         {
             request.headers_mut().insert(REPLICA_ID_HEADER, replica_id);
         }
+        app.pacing.request_started(key);
+        let in_flight = app.in_flight.begin(key);
         match app.proxy.forward(request, upstream, &path).await {
-            Ok(response) => return response,
+            Ok(response) => return in_flight.end_with(response),
             // If nothing was sent, this replica cannot have started the request, so another replica
             // may serve it.
             Err(err) if err.nothing_was_sent() => last = Some(err),
@@ -465,6 +467,7 @@ async fn metrics(State(app): State<App>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rooflet_api::wire::RUNNING_HEADER;
     use rooflet_proxy::Upstream;
     use rooflet_testing::within;
 
@@ -502,33 +505,24 @@ mod tests {
         url.parse().expect("a base URL")
     }
 
-    #[tokio::test]
-    async fn stalled_worker_returns_retryable_requests() {
-        let key = ReplicaKey::new("default", "a");
-        let endpoint = Endpoint {
+    fn ready(upstream: Upstream) -> Endpoint {
+        Endpoint {
             serving_name: "guide".to_owned(),
             log: rooflet_process::logs::Log::new("/nonexistent".into()),
-            upstream: Some(hung_worker().await),
+            upstream: Some(upstream),
             ready: true,
             stalled: false,
             unloads: false,
             context_tokens: None,
             started: None,
-        };
-        let endpoints = |stalled: bool| {
-            let endpoint = Endpoint {
-                ready: !stalled,
-                stalled,
-                ..endpoint.clone()
-            };
-            Endpoints::new([(key.clone(), endpoint)].into())
-        };
-        let (endpoints_tx, endpoints_rx) = watch::channel(endpoints(false));
-        let (_reports_tx, reports_rx) = watch::channel(Arc::default());
-        let app = App {
+        }
+    }
+
+    fn app(endpoints_rx: watch::Receiver<Endpoints>) -> App {
+        App {
             node: "mini-1".into(),
             endpoints_rx,
-            reports_rx,
+            reports_rx: watch::channel(Arc::default()).1,
             manifests_rx: None,
             proxy: Proxy::new(),
             body_room: BodyRoom::new(1 << 20),
@@ -539,7 +533,63 @@ mod tests {
             pacing: Pacing::new(rooflet_base::clock::Clock::System),
             gateway_log: None,
             stop: CancellationToken::new(),
+        }
+    }
+
+    fn completion() -> Request {
+        let mut request = Request::new(Body::from(r#"{"model":"guide"}"#));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static("/v1/completions");
+        request
+    }
+
+    #[tokio::test]
+    async fn requests_to_the_endpoint_of_the_agent_are_in_flight() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let worker = format!("http://{}", listener.local_addr().expect("bound"));
+        Tasks::new().spawn_detached(async move {
+            let router = Router::new().route("/v1/completions", post(|| async { "ok" }));
+            axum::serve(listener, router).await.expect("serves");
+        });
+        let of = |upstream: Upstream| {
+            let endpoints = [(ReplicaKey::new("default", "a"), ready(upstream))];
+            app(watch::channel(Endpoints::new(endpoints.into())).1)
         };
+        let served = of(worker.parse().expect("a base URL"));
+        let response = within(route_by_model(State(served.clone()), completion())).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(!response.headers().contains_key(RUNNING_HEADER));
+        assert!(!served.in_flight.is_empty(), "the body was not read");
+        drop(response);
+        assert!(served.in_flight.is_empty());
+
+        let hung = of(hung_worker().await);
+        let mut waiting = Box::pin(route_by_model(State(hung.clone()), completion()));
+        within(async {
+            while hung.in_flight.is_empty() {
+                assert!(futures::poll!(&mut waiting).is_pending());
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        drop(waiting);
+        assert!(hung.in_flight.is_empty());
+    }
+
+    #[tokio::test]
+    async fn stalled_worker_returns_retryable_requests() {
+        let key = ReplicaKey::new("default", "a");
+        let endpoint = ready(hung_worker().await);
+        let endpoints = |stalled: bool| {
+            let endpoint = Endpoint {
+                ready: !stalled,
+                stalled,
+                ..endpoint.clone()
+            };
+            Endpoints::new([(key.clone(), endpoint)].into())
+        };
+        let (endpoints_tx, endpoints_rx) = watch::channel(endpoints(false));
+        let app = app(endpoints_rx);
         let ask = |retryable: Option<&str>| {
             let mut request = Request::new(Body::from("{}"));
             *request.method_mut() = Method::POST;

@@ -55,16 +55,20 @@ impl InFlightCounts {
 
 impl InFlightRequest {
     /// Adds the current count to the response headers. The request ends with the response body.
-    pub(crate) fn finish_with(self, response: Response) -> Response {
-        let (mut parts, body) = response.into_parts();
-        parts
-            .headers
-            .insert(RUNNING_HEADER, self.all.count(&self.key).into());
-        let body = body.map_frame(move |frame| {
-            let _in_flight = &self;
-            frame
-        });
-        Response::from_parts(parts, Body::new(body))
+    pub(crate) fn finish_with(self, mut response: Response) -> Response {
+        let running = self.all.count(&self.key);
+        response.headers_mut().insert(RUNNING_HEADER, running.into());
+        self.end_with(response)
+    }
+
+    /// Ends the request with the response body.
+    pub(crate) fn end_with(self, response: Response) -> Response {
+        response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _in_flight = &self;
+                frame
+            }))
+        })
     }
 }
 
