@@ -90,12 +90,9 @@ pub(super) fn serve(tasks: &Tasks, listener: TcpListener, app: App, config: &Age
     let origin_rules = OriginRules::new(config.allowed_origins.clone(), listener.local_addr().ok(), names);
     let mut router = router(app, origin_rules);
     let tls = config.tls.clone();
-    let callers = tls.as_ref().and_then(|tls| {
-        Some(Callers {
-            revocations: tls.fleet.clone()?,
-            audit: tls.audit.clone(),
-        })
-    });
+    let callers = tls
+        .as_ref()
+        .and_then(|tls| Some(Callers::new(tls.fleet.clone()?, tls.audit.clone())));
     if let Some(callers) = callers {
         router = router.layer(axum::middleware::from_fn_with_state(callers, callers::authorize));
     }

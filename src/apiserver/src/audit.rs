@@ -2,10 +2,14 @@
 //!
 //! Events have the form of Kubernetes (`audit.k8s.io/v1`, level `Metadata`): no bodies, no
 //! credentials, no query parameters.
+//!
+//! Each user has a limit of denied requests per second, and all unknown clients share one: a flood of requests must not
+//! replace the other events of the file. The next event has the number of suppressed ones.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use http::{StatusCode, header};
 use jiff::Timestamp;
@@ -15,10 +19,12 @@ use crate::authentication::User;
 use crate::endpoints::request::Request;
 use crate::endpoints::routes::{ResourcePath, Route};
 use rooflet_apimachinery::verb::Verb;
-use rooflet_rbac::Mode;
+use rooflet_base::mutex::lock;
+use rooflet_http_server::{DenialLimits, SUPPRESSED, audit_text};
+use rooflet_rbac::{Mode, UNAUTHENTICATED};
 
-/// Characters of a client's `User-Agent` in an event.
-const USER_AGENT_MAX: usize = 256;
+/// Characters of a path in an event. Paths with valid names are shorter.
+const PATH_MAX: usize = 1024;
 
 /// Requests that are recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,8 +45,9 @@ pub trait AuditSink: Send + Sync {
 /// Configured audit.
 #[derive(Clone)]
 pub struct Audit {
-    pub policy: AuditPolicy,
-    pub sink: Arc<dyn AuditSink>,
+    policy: AuditPolicy,
+    sink: Arc<dyn AuditSink>,
+    limits: Arc<Mutex<DenialLimits>>,
 }
 
 /// User of a request, and the caller with the mode if it impersonates the user.
@@ -78,7 +85,7 @@ pub(crate) struct Finished<'a> {
 impl AuditPolicy {
     /// Returns whether a request is recorded.
     fn includes(self, path: &ResourcePath, verb: Verb, status: StatusCode) -> bool {
-        if self == Self::All || matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        if self == Self::All || is_denial(status) {
             return true;
         }
         let is_in = |group: &str| path.group == group;
@@ -96,30 +103,60 @@ impl AuditPolicy {
 }
 
 impl Audit {
-    /// Records a finished request, if the policy includes it.
-    pub(crate) fn finished(&self, finished: &Finished<'_>) {
+    pub fn new(policy: AuditPolicy, sink: Arc<dyn AuditSink>, now: Instant) -> Self {
+        Self {
+            policy,
+            sink,
+            limits: Arc::new(Mutex::new(DenialLimits::new(now))),
+        }
+    }
+
+    /// Records a finished request, if the policy and the limits include it.
+    pub(crate) fn finished(&self, finished: &Finished<'_>, now: Instant) {
         let Route::Resource(path) = finished.route else {
             return;
         };
-        if self.policy.includes(path, finished.verb, finished.status) {
-            self.sink.record(event(finished, path));
+        if !self.policy.includes(path, finished.verb, finished.status) {
+            return;
+        }
+        let suppressed = match finished.limited_user() {
+            Some(user) => lock(&self.limits).admit(user, now),
+            None => Some(0),
+        };
+        if let Some(suppressed) = suppressed {
+            self.sink.record(event(finished, path, suppressed));
         }
     }
+}
+
+impl Finished<'_> {
+    /// Returns the user to whose limit the event counts, empty for an unknown client; `None` if there is no limit.
+    fn limited_user(&self) -> Option<&str> {
+        let impersonator = self.identity.impersonated_by.as_ref().map(|(caller, _)| caller);
+        let caller = impersonator.or(self.identity.user.as_ref());
+        match caller.filter(|caller| !caller.is_in(UNAUTHENTICATED)) {
+            Some(caller) => is_denial(self.status).then_some(caller.name.as_str()),
+            None => (!self.status.is_success()).then_some(""),
+        }
+    }
+}
+
+fn is_denial(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 fn user(user: &User) -> Value {
     json!({"username": user.name, "groups": user.groups})
 }
 
-fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
+fn event(finished: &Finished<'_>, path: &ResourcePath, suppressed: u64) -> Value {
     let agent = finished.request.headers.get(header::USER_AGENT);
     let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let agent: String = agent.chars().take(USER_AGENT_MAX).collect();
-    let is_denied = matches!(finished.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+    let uri: String = finished.request.path.chars().take(PATH_MAX).collect();
     let anonymous = User::new("", &[]);
     let own = finished.identity.user.as_deref().unwrap_or(&anonymous);
     let impersonation = finished.identity.impersonated_by.as_ref();
-    let mut object = json!({"resource": path.resource, "apiVersion": path.version});
+    let mut object = json!({"resource": audit_text(&path.resource), "apiVersion": audit_text(&path.version)});
     let parts = [
         ("apiGroup", Some(&path.group).filter(|group| !group.is_empty())),
         ("namespace", path.namespace.as_ref()),
@@ -127,11 +164,11 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
         ("subresource", path.subresource.as_ref()),
     ];
     if let Some(name) = finished.created {
-        object["name"] = json!(name);
+        object["name"] = json!(audit_text(name));
     }
     for (name, value) in parts {
         if let Some(value) = value {
-            object[name] = json!(value);
+            object[name] = json!(audit_text(value));
         }
     }
     let mut event = json!({
@@ -140,19 +177,22 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
         "level": "Metadata",
         "auditID": finished.id,
         "stage": if finished.verb == Verb::Watch { "ResponseStarted" } else { "ResponseComplete" },
-        "requestURI": finished.request.path,
+        "requestURI": uri,
         "verb": finished.verb,
         "user": user(impersonation.map_or(own, |(caller, _)| caller)),
         "sourceIPs": finished.client.map(|address| vec![address.to_canonical().to_string()]).unwrap_or_default(),
-        "userAgent": agent,
+        "userAgent": audit_text(agent),
         "objectRef": object,
         "responseStatus": {"code": finished.status.as_u16()},
         "requestReceivedTimestamp": format!("{:.6}", finished.received),
         "stageTimestamp": format!("{:.6}", finished.finished),
-        "annotations": {"authorization.k8s.io/decision": if is_denied { "forbid" } else { "allow" }},
+        "annotations": {"authorization.k8s.io/decision": if is_denial(finished.status) { "forbid" } else { "allow" }},
     });
     for (key, value) in finished.annotations.iter().flat_map(|found| &found.0) {
         event["annotations"][key] = json!(value);
+    }
+    if suppressed > 0 {
+        event["annotations"][SUPPRESSED] = json!(suppressed.to_string());
     }
     if let Some((_, mode)) = impersonation {
         event["impersonatedUser"] = user(own);
@@ -166,8 +206,12 @@ fn event(finished: &Finished<'_>, path: &ResourcePath) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::endpoints::request::Query;
     use crate::endpoints::routes;
+    use rooflet_base::clock::Clock;
+    use rooflet_rbac::AUTHENTICATED;
 
     fn path(text: &str) -> ResourcePath {
         let Route::Resource(path) = routes::parse(text) else {
@@ -256,6 +300,7 @@ mod tests {
                 finished: at,
             },
             &path(&request.path),
+            0,
         );
         assert_eq!(event["user"]["username"], "alice");
         assert_eq!(event["impersonatedUser"]["username"], "bob");
@@ -272,5 +317,80 @@ mod tests {
         assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "forbid");
         assert_eq!(event["stageTimestamp"], "2026-03-01T10:00:00.000000Z");
         assert!(!event.to_string().contains("hidden"), "{event}");
+    }
+
+    #[derive(Default)]
+    struct Events(Mutex<Vec<Value>>);
+
+    impl AuditSink for Events {
+        fn record(&self, event: Value) {
+            lock(&self.0).push(event);
+        }
+    }
+
+    fn user_of(name: &str, group: &str) -> Identity {
+        Identity {
+            user: Some(Arc::new(User::new(name, &[group]))),
+            impersonated_by: None,
+        }
+    }
+
+    #[test]
+    fn flood_of_denied_requests_leaves_the_other_events_of_the_api_server() {
+        let start = Clock::System.instant();
+        let long = "x".repeat(60_000);
+        let record_in = |audit: &Audit, identity: &Identity, status: u16, seconds: u64| {
+            let request = Request {
+                method: http::Method::DELETE,
+                path: format!("/apis/{long}/{long}/namespaces/{long}/{long}/{long}"),
+                query: Query::parse(""),
+                headers: http::HeaderMap::new(),
+                body: bytes::Bytes::new(),
+                certificates: Arc::default(),
+                client: None,
+            };
+            let at: Timestamp = "2026-03-01T10:00:00Z".parse().expect("a time");
+            let finished = Finished {
+                request: &request,
+                route: &routes::parse(&request.path),
+                verb: Verb::Delete,
+                identity,
+                client: None,
+                status: StatusCode::from_u16(status).expect("a status"),
+                created: None,
+                annotations: None,
+                id: "id-1",
+                received: at,
+                finished: at,
+            };
+            audit.finished(&finished, start + Duration::from_secs(seconds));
+        };
+        let (alice, admin) = (
+            user_of("alice", AUTHENTICATED),
+            user_of("system:admin", AUTHENTICATED),
+        );
+        let anonymous = user_of("system:anonymous", UNAUTHENTICATED);
+        for (identity, statuses) in [
+            (&Identity::default(), [401, 429]),
+            (&anonymous, [403, 413]),
+            (&alice, [403, 403]),
+        ] {
+            let sink = Arc::new(Events::default());
+            let audit = Audit::new(AuditPolicy::Writes, sink.clone(), start);
+            let record = |identity: &Identity, status: u16, seconds: u64| {
+                record_in(&audit, identity, status, seconds);
+            };
+            for status in statuses {
+                (0..500).for_each(|_| record(identity, status, 0));
+            }
+            record(&admin, 403, 0);
+            (0..30).for_each(|_| record(&admin, 200, 0));
+            record(identity, statuses[0], 1);
+            let events = std::mem::take(&mut *lock(&sink.0));
+            assert_eq!(events.len(), 20 + 1 + 30 + 1, "{identity:?}");
+            assert_eq!(events[51]["annotations"][SUPPRESSED], "980");
+            assert_eq!(events[50]["annotations"][SUPPRESSED], Value::Null);
+            assert!(events[0].to_string().len() < 4096, "{}", events[0]);
+        }
     }
 }

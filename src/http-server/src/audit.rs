@@ -3,8 +3,8 @@
 //! Events have the form of Kubernetes (`audit.k8s.io/v1`, level `Metadata`), as those of the API server: no
 //! bodies, no credentials, no query parameters.
 //!
-//! Requests of unknown clients have a limit of events per second: a flood of such requests must not replace the
-//! other events of the file. The next event has the number of suppressed ones.
+//! Each client has a limit of events per second, and all unknown clients share one: a flood of requests must not
+//! replace the other events of the file. The next event has the number of suppressed ones.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 
-use crate::log_limit::LogLimit;
+use crate::denial_limits::DenialLimits;
 
-/// Annotation with the number of events that were suppressed since the last event of an unknown client.
-const SUPPRESSED: &str = "rooflet.dev/suppressed-events";
-/// Characters of a path or a `User-Agent` in an event.
+/// Annotation with the number of events of the user that were suppressed since the last one. All unknown clients count
+/// as one user.
+pub const SUPPRESSED: &str = "rooflet.dev/suppressed-events";
+/// Characters of a text of a client in an event, for example of a path or a `User-Agent`.
 const TEXT_MAX: usize = 256;
 const REQUEST_ID: &str = "x-request-id";
 
@@ -44,15 +45,14 @@ pub struct Denied<'a> {
 #[derive(Clone)]
 pub struct DenialAudit {
     record: Arc<dyn Fn(Value) + Send + Sync>,
-    /// Limit of events of unknown clients.
-    unknown: Arc<Mutex<LogLimit>>,
+    limits: Arc<Mutex<DenialLimits>>,
 }
 
 impl DenialAudit {
     pub fn new(record: impl Fn(Value) + Send + Sync + 'static) -> Self {
         Self {
             record: Arc::new(record),
-            unknown: Arc::new(Mutex::new(LogLimit::new(Clock::System.instant()))),
+            limits: Arc::new(Mutex::new(DenialLimits::new(Clock::System.instant()))),
         }
     }
 
@@ -61,10 +61,7 @@ impl DenialAudit {
     }
 
     fn record_at(&self, denied: &Denied<'_>, now: Timestamp, instant: Instant) {
-        let suppressed = match denied.user {
-            "" => lock(&self.unknown).admit(instant),
-            _ => Some(0),
-        };
+        let suppressed = lock(&self.limits).admit(denied.user, instant);
         if let Some(suppressed) = suppressed {
             (self.record)(event(denied, suppressed, now));
         }
@@ -77,11 +74,15 @@ impl fmt::Debug for DenialAudit {
     }
 }
 
+/// Returns the start of a text of a client, as events contain it.
+pub fn audit_text(text: &str) -> String {
+    text.chars().take(TEXT_MAX).collect()
+}
+
 fn event(denied: &Denied<'_>, suppressed: u64, now: Timestamp) -> Value {
-    let start = |text: &str| -> String { text.chars().take(TEXT_MAX).collect() };
     let header = |name: &str| {
         let value = denied.headers.get(name).and_then(|value| value.to_str().ok());
-        start(value.unwrap_or_default())
+        audit_text(value.unwrap_or_default())
     };
     let client = denied.client.map(|address| address.to_canonical().to_string());
     let now = format!("{now:.6}");
@@ -91,7 +92,7 @@ fn event(denied: &Denied<'_>, suppressed: u64, now: Timestamp) -> Value {
         "level": "Metadata",
         "auditID": header(REQUEST_ID),
         "stage": "ResponseComplete",
-        "requestURI": start(denied.path),
+        "requestURI": audit_text(denied.path),
         "verb": denied.method.as_str().to_lowercase(),
         "user": {"username": denied.user},
         "sourceIPs": client.into_iter().collect::<Vec<_>>(),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_unknown_clients_leaves_the_events_of_others() {
+    fn flood_of_a_client_leaves_the_events_of_others() {
         let events = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&events);
         let audit = DenialAudit::new(move |event| sink.lock().expect("no panic").push(event));
@@ -168,15 +169,17 @@ mod tests {
             let now = "2026-03-01T10:00:00Z".parse().expect("a time");
             audit.record_at(&denied, now, start + std::time::Duration::from_secs(seconds));
         };
-        for _ in 0..1000 {
-            deny("", 0);
+        for client in ["", "apikey:default/team-a"] {
+            for _ in 0..1000 {
+                deny(client, 0);
+            }
+            deny("apikey:default/team-b", 0);
+            deny(client, 1);
+            let events = std::mem::take(&mut *events.lock().expect("no panic"));
+            assert_eq!(events.len(), 22, "{client}");
+            assert_eq!(events[20]["user"]["username"], "apikey:default/team-b");
+            assert_eq!(events[20]["annotations"][SUPPRESSED], Value::Null);
+            assert_eq!(events[21]["annotations"][SUPPRESSED], "980");
         }
-        deny("apikey:default/team-a", 0);
-        deny("", 1);
-        let events = events.lock().expect("no panic");
-        assert_eq!(events.len(), 22);
-        assert_eq!(events[20]["user"]["username"], "apikey:default/team-a");
-        assert_eq!(events[20]["annotations"][SUPPRESSED], Value::Null);
-        assert_eq!(events[21]["annotations"][SUPPRESSED], "980");
     }
 }

@@ -5,6 +5,7 @@
 //! - After `stop`, no new connection is accepted, and in-flight responses finish.
 
 mod audit;
+mod denial_limits;
 mod guesses;
 mod log_limit;
 mod places;
@@ -12,7 +13,8 @@ mod stall;
 mod tls;
 mod unread;
 
-pub use audit::{DenialAudit, Denied};
+pub use audit::{DenialAudit, Denied, SUPPRESSED, audit_text};
+pub use denial_limits::DenialLimits;
 pub use guesses::Guesses;
 pub use log_limit::LogLimit;
 pub use tls::{Handshakes, PeerCertificates, serve_tls};

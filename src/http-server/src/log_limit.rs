@@ -37,6 +37,11 @@ impl LogLimit {
         self.lines += 1;
         Some(std::mem::take(&mut self.suppressed))
     }
+
+    /// Returns whether the limit has no state that matters.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        self.suppressed == 0 && now.saturating_duration_since(self.period_started) >= PERIOD
+    }
 }
 
 #[cfg(test)]

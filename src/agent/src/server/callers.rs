@@ -1,6 +1,7 @@
 //! Requests that other machines of the fleet may send to an agent.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::Next;
@@ -10,7 +11,8 @@ use tracing::info;
 
 use rooflet_api::wire::GATEWAY_LOG_PATH;
 use rooflet_base::clock::Clock;
-use rooflet_http_server::{DenialAudit, Denied, PeerCertificates};
+use rooflet_base::mutex::lock;
+use rooflet_http_server::{DenialAudit, Denied, LogLimit, PeerCertificates};
 use rooflet_pki::{Identity, Revocations, Role};
 
 /// Subject of a request.
@@ -90,11 +92,22 @@ fn check(peer: Option<&PeerCertificates>, revocations: &Revocations, path: &str)
     }
 }
 
-/// Clients of an agent, and the audit of their refused requests.
+/// Clients of an agent, and the audit of their refused requests. Clones share the limit of the log.
 #[derive(Debug, Clone)]
 pub(super) struct Callers {
-    pub(super) revocations: Revocations,
-    pub(super) audit: Option<DenialAudit>,
+    revocations: Revocations,
+    audit: Option<DenialAudit>,
+    log: Arc<Mutex<LogLimit>>,
+}
+
+impl Callers {
+    pub(super) fn new(revocations: Revocations, audit: Option<DenialAudit>) -> Self {
+        Self {
+            revocations,
+            audit,
+            log: Arc::new(Mutex::new(LogLimit::new(Clock::System.instant()))),
+        }
+    }
 }
 
 /// Refuses requests of clients whose certificate does not permit them. Checks every request, so
@@ -116,8 +129,10 @@ pub(super) async fn authorize(State(callers): State<Callers>, request: Request, 
             };
             audit.record(&denied, Clock::System.now());
         }
-        let client = client.map(|address| address.to_string());
-        info!(client = client.unwrap_or_default(), error = %err, "request refused");
+        if let Some(suppressed) = lock(&callers.log).admit(Clock::System.instant()) {
+            let client = client.map(|address| address.to_string());
+            info!(client = client.unwrap_or_default(), error = %err, suppressed, "request refused");
+        }
         return (StatusCode::FORBIDDEN, format!("{err}\n")).into_response();
     }
     next.run(request).await

@@ -113,7 +113,7 @@ impl Api {
         let id = uuid::Uuid::new_v4().to_string();
         if let Some(audit) = &self.audit {
             let route = routes::parse(&request.path);
-            audit.finished(&Finished {
+            let finished = Finished {
                 request,
                 verb: verb(request, &route),
                 route: &route,
@@ -128,7 +128,8 @@ impl Api {
                 id: &id,
                 received,
                 finished: self.engine.clock.now(),
-            });
+            };
+            audit.finished(&finished, self.engine.clock.instant());
         }
         if let Ok(id) = HeaderValue::from_str(&id) {
             reply.headers_mut().insert("audit-id", id);

@@ -107,9 +107,9 @@ pub(super) async fn start(
         users: Some(users.clone()),
         signers: Some(signers(&authorities, revocations.clone())),
         in_flight: config.in_flight,
-        audit: config.audit.map(|policy| Audit {
-            policy,
-            sink: Arc::new(AuditLog::start(&directory.join("audit.log"), tasks)),
+        audit: config.audit.map(|policy| {
+            let sink = Arc::new(AuditLog::start(&directory.join("audit.log"), tasks));
+            Audit::new(policy, sink, clock.instant())
         }),
         events: EventRetention {
             lifetime: config.event_ttl,
