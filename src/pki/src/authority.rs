@@ -8,6 +8,7 @@
 mod client;
 mod in_memory;
 mod previous;
+pub(crate) mod server_check;
 
 use std::fs;
 use std::io;

@@ -13,8 +13,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, ServerConfig};
 use tracing::{info, warn};
 
+use super::authority::server_check;
 use super::machine_tls::{MachineTlsError, certified_key};
-use super::server_check;
 use rooflet_base::clock::Clock;
 use rooflet_base::error::Chain;
 use rooflet_base::mutex::lock;

@@ -27,7 +27,6 @@ mod node;
 mod private_file;
 mod revocations;
 mod secrets_key;
-mod server_check;
 mod serving;
 mod subject;
 mod token;

@@ -7,8 +7,8 @@ use rustls::client::danger::ServerCertVerifier as _;
 use rustls::{ClientConfig, Error, RootCertStore};
 
 use super::Authority;
+use super::server_check::{self, Presented};
 use crate::crypto;
-use crate::server_check::{self, Presented};
 
 impl Authority {
     /// Returns the configuration of a client that trusts servers of this authority, also after a rotation.

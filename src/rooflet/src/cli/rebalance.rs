@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             ));
             continue;
         }
-        match execute(&client, planned, args.timeout).await? {
+        match Box::pin(execute(&client, planned, args.timeout)).await? {
             Outcome::Moved(done) => ui::output(&format!("{}: {done}\n", planned.replica)),
             Outcome::Skipped(reason) => {
                 ui::output(&format!("{}: skipped: {reason}\n", planned.replica));
