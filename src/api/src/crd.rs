@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn descriptions_have_no_line_breaks_within_paragraphs() {
         let crds = to_yaml().expect("CRDs serialise");
-        assert!(crds.contains("for a replica with capacity, as a Go duration. Default: 60s. The request"));
+        assert!(crds.contains("60s. The request header `x-slo-ttft-ms`"));
         assert_eq!(
             join_lines("first\nsecond\n\nthird\nfourth"),
             "first second\n\nthird fourth"

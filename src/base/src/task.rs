@@ -11,6 +11,9 @@ use tracing::{Instrument, error, info_span};
 
 use crate::mutex::lock;
 
+/// Maximum grace after a failure: a supervisor restarts the process when it has ended.
+const FAILURE_GRACE: Duration = Duration::from_secs(15);
+
 /// Set of tasks that stop together. Clones refer to the same set.
 ///
 /// If a task returns an error or panics, the whole set stops. The supervisor (launchd,
@@ -96,11 +99,17 @@ impl Tasks {
         self.stop.cancel();
     }
 
-    /// Waits until the set stops, then up to `grace` for all tasks. Returns the error of the first
-    /// failed task.
+    /// Waits until the set stops, then up to `grace` for all tasks, after a failure at most 15 s.
+    /// Returns the error of the first failed task.
     pub async fn join(&self, grace: Duration) -> Result<(), TasksError> {
         self.stop.cancelled().await;
         self.tracker.close();
+        let has_failed = lock(&self.failure).is_some();
+        let grace = if has_failed {
+            grace.min(FAILURE_GRACE)
+        } else {
+            grace
+        };
         let all_ended = tokio::time::timeout(grace, self.tracker.wait()).await;
         if let Some(failure) = lock(&self.failure).take() {
             return Err(failure);
@@ -156,6 +165,17 @@ mod tests {
                 error: "no disk".to_owned(),
             })
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_limits_the_grace() {
+        let tasks = Tasks::new();
+        tasks.spawn("streams", |_| {
+            Box::pin(std::future::pending::<Result<(), String>>())
+        });
+        tasks.spawn("fails", |_| Box::pin(async { Err("no disk") }));
+        let joined = tokio::time::timeout(FAILURE_GRACE * 2, tasks.join(FAILURE_GRACE * 100));
+        assert!(joined.await.expect("a limited grace").is_err());
     }
 
     #[tokio::test]

@@ -69,6 +69,8 @@ struct Facts {
     reason: &'static str,
     /// Replica of the last attempt.
     replica: String,
+    /// Number of attempts that a worker may have processed.
+    processed_attempts: u32,
     queued: Option<Duration>,
     first_byte: Option<Duration>,
     tokens: Option<u64>,
@@ -129,7 +131,14 @@ impl AccessEntry {
     pub(crate) fn set_attempt(&self, replica: &str, queued: Option<Duration>) {
         let mut facts = lock(&self.facts);
         facts.replica = replica.to_owned();
+        facts.processed_attempts += 1;
         facts.queued = queued;
+    }
+
+    /// Records that no worker got the request of an attempt.
+    pub(crate) fn set_unprocessed_attempt(&self) {
+        let mut facts = lock(&self.facts);
+        facts.processed_attempts = facts.processed_attempts.saturating_sub(1);
     }
 
     pub(crate) fn set_first_byte(&self, after: Duration) {
@@ -158,12 +167,12 @@ impl AccessEntry {
         }
     }
 
-    /// Charges the prompt of a request that its client cancelled before there was a response. A replica may have
-    /// processed the prompt, unless no attempt was made.
+    /// Charges the prompt of a request that its client cancelled before there was a response, if a worker may have
+    /// processed the prompt.
     pub(crate) fn charge_cancelled(&self) {
         let mut facts = lock(&self.facts);
-        let was_attempted = !facts.replica.is_empty();
-        if let Some(key_use) = facts.key_use.as_mut().filter(|_| was_attempted) {
+        let is_processed = facts.processed_attempts > 0;
+        if let Some(key_use) = facts.key_use.as_mut().filter(|_| is_processed) {
             key_use.charge(None, Length::Counted(0));
         }
     }

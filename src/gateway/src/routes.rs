@@ -571,9 +571,7 @@ impl Gateway {
                     span.set(trace::ERROR_TYPE, parts.status.as_str());
                 }
                 debug!(replica, status = %parts.status, "replica returned a retryable error");
-                if body.is_failure() || reached_worker(parts.status) {
-                    incoming.record_failed_replica();
-                }
+                incoming.record_failure(body.is_failure() || reached_worker(parts.status));
                 match parts.status {
                     StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS => drop(slot),
                     StatusCode::BAD_GATEWAY => slot.failed(Fault::Unreachable),
@@ -602,9 +600,7 @@ impl Gateway {
                 if let Some(span) = &span {
                     span.fail(err.reason());
                 }
-                if err.reached_worker() {
-                    incoming.record_failed_replica();
-                }
+                incoming.record_failure(err.reached_worker());
                 slot.failed(Fault::Unreachable);
                 Err(AttemptError::Failed(err))
             }

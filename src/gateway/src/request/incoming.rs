@@ -83,9 +83,13 @@ impl Incoming {
         }
     }
 
-    /// Records that a replica failed while it processed the request.
-    pub(crate) fn record_failed_replica(&self) {
-        self.failed_replicas.fetch_add(1, Ordering::Relaxed);
+    /// Records a failed attempt. `reached_worker` is true if the worker may have processed the request.
+    pub(crate) fn record_failure(&self, reached_worker: bool) {
+        if reached_worker {
+            self.failed_replicas.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.access.set_unprocessed_attempt();
+        }
     }
 
     /// Returns whether [`MAX_FAILED_REPLICAS`] replicas have failed.

@@ -138,4 +138,27 @@ async fn request_cancelled_before_its_response_charges_the_prompt() {
     };
     within(cancelled).await;
     assert_eq!(client.charged().await, 0);
+
+    // The agent has no worker for the request, which waits for the next attempt.
+    let fixture = Fixture::new().await;
+    let agent_log = Arc::new(Agent::default());
+    let statuses = BTreeMap::from([("g1".to_owned(), 503)]);
+    *agent_log.statuses.lock().expect("ok") = statuses;
+    let url = agent(&fixture.tasks, agent_log.clone()).await;
+    fixture.set_fleet(&["guide"], &["g1 on=a ready"], &[("a", &url)]);
+    let client = KeyClient::new(&fixture);
+    let failed = async {
+        let dispatcher = fixture.gateway.dispatcher();
+        while agent_log.received().is_empty() || dispatcher.in_flight() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let cancelled = async {
+        tokio::select! {
+            _ = client.post("/v1/chat/completions") => panic!("no replica is able"),
+            () = failed => {}
+        }
+    };
+    within(cancelled).await;
+    assert_eq!(client.charged().await, 0);
 }
