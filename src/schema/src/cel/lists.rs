@@ -99,11 +99,25 @@ impl<'n> Type<'n> {
         node.map_or(Self::Unknown, Self::Part)
     }
 
-    /// Returns this type, or the other if this one is unknown.
+    /// Returns this type, or the other if this one is unknown. A type with a part of the object has priority: only its
+    /// schema decides how values are compared.
     fn or(self, other: impl FnOnce() -> Self) -> Self {
+        if self.has_part() {
+            return self;
+        }
+        let other = other();
         match self {
-            Self::Unknown => other(),
+            Self::Unknown => other,
+            Self::Part(_) | Self::ListOf(_) | Self::Scalar(_) if other.has_part() => other,
             Self::Part(_) | Self::ListOf(_) | Self::Scalar(_) => self,
+        }
+    }
+
+    fn has_part(&self) -> bool {
+        match self {
+            Self::Unknown | Self::Scalar(_) => false,
+            Self::Part(_) => true,
+            Self::ListOf(item) => item.has_part(),
         }
     }
 

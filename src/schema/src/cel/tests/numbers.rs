@@ -40,6 +40,25 @@ fn sum_of_an_empty_list_has_the_type_of_its_items() {
 }
 
 #[test]
+fn computed_numbers_keep_the_comparison_of_sets() {
+    let set = json!({"type": "array", "x-kubernetes-list-type": "set", "maxItems": 9,
+        "items": {"type": "number"}});
+    let schema = json!({"type": "object", "properties": {"s": set, "n": {"type": "array", "items": set}}});
+    let value = json!({"s": [1.0, 2.0], "n": [[1.0, 2.0]]});
+    for rule in [
+        "(size(self.s) == 0 ? [0.5] : self.s) == [2.0, 1.0]",
+        "(size(self.s) != 0 ? self.s : [0.5]) == [2.0, 1.0]",
+        "(size(self.s) == 0 ? [[0.5]] : self.n) == [[2.0, 1.0]]",
+        "[[0.5], self.s][1] == [2.0, 1.0] && [self.s, [0.5]][0] == [2.0, 1.0]",
+        "([[0.5]] + self.n)[1] == [2.0, 1.0] && ([[0.5]] + [self.s])[1] == [2.0, 1.0]",
+        "self.s in [[2.0, 1.0]] && !([1.0, 2.0] == [2.0, 1.0])",
+        "[0.5, self.s[0]].filter(d, d > 2.0).sum() < 1.0",
+    ] {
+        assert!(holds(schema.clone(), rule, value.clone()), "{rule}");
+    }
+}
+
+#[test]
 fn precision_of_formatted_numbers_may_exceed_the_limit_of_rust() {
     for rule in [
         "'%.70000f'.format([0.5]).size() == 70002",
