@@ -44,24 +44,88 @@ fn listed(input: Option<Json>) -> Result<Vec<Json>, ApiError> {
     }
 }
 
+/// Returns the request's items, each with its index, without calls of functions that are also in `earlier`: some
+/// clients send a stored call again with its output.
+pub(super) fn new_items(earlier: &[Json], items: Vec<Json>) -> Vec<(usize, Json)> {
+    let excess = open_calls(earlier.iter().chain(&items));
+    // Calls without an output in spite of the request's outputs are the same calls, as far as `earlier` has open ones.
+    let mut repeated: BTreeMap<String, i64> = open_calls(earlier)
+        .into_iter()
+        .map(|(id, open)| (id.to_owned(), open.min(excess.get(id).copied().unwrap_or(0))))
+        .collect();
+    let mut is_new = |item: &Json| match call_id(item, "function_call").and_then(|id| repeated.get_mut(id)) {
+        Some(times) if *times > 0 => {
+            *times -= 1;
+            false
+        }
+        Some(_) | None => true,
+    };
+    items
+        .into_iter()
+        .enumerate()
+        .filter(|(_, item)| is_new(item))
+        .collect()
+}
+
 /// Converts items to messages. `earlier` are the items of previous requests and responses.
 pub(super) fn messages(
     instructions: Option<&str>,
     earlier: &[Json],
-    items: &[Json],
+    items: &[(usize, Json)],
 ) -> Result<Vec<Json>, ApiError> {
+    let items = items.iter().map(|(index, json)| Item { index: *index, json });
+    let earlier = earlier
+        .iter()
+        .enumerate()
+        .map(|(index, json)| Item { index, json });
+    let all: Vec<_> = earlier.chain(items).collect();
     let mut turns = Turns::default();
     turns
         .messages
         .extend(instructions.map(|text| message::with_role("system", text)));
-    for items in [earlier, items] {
-        for (index, json) in items.iter().enumerate() {
-            turns.add(&Item { index, json })?;
-        }
+    for item in &all {
+        turns.add(item)?;
     }
     turns.end_assistant();
-    turns.check_calls()?;
+    check_calls(all.iter().map(|item| item.json))?;
     Ok(turns.messages)
+}
+
+/// Checks that each call has an output, anywhere in the input, and each output a call.
+fn check_calls<'a>(items: impl IntoIterator<Item = &'a Json>) -> Result<(), ApiError> {
+    let invalid = |message: String| Err(ApiError::invalid_value("input", message));
+    let open_calls = open_calls(items);
+    let with = |is_so: fn(i64) -> bool| open_calls.iter().find(|(_, open)| is_so(**open));
+    if let Some((id, _)) = with(i64::is_negative) {
+        return invalid(format!(
+            "'input' has an output of the function call '{id}', but not the call."
+        ));
+    }
+    if let Some((id, _)) = with(i64::is_positive) {
+        return invalid(format!(
+            "'input' has the function call '{id}', but no output of it."
+        ));
+    }
+    Ok(())
+}
+
+/// Returns, for each call id, the number of calls without an output. Negative for outputs without a call.
+fn open_calls<'a>(items: impl IntoIterator<Item = &'a Json>) -> BTreeMap<&'a str, i64> {
+    let mut open = BTreeMap::new();
+    for item in items {
+        for (kind, change) in [("function_call", 1), ("function_call_output", -1)] {
+            if let Some(id) = call_id(item, kind) {
+                *open.entry(id).or_default() += change;
+            }
+        }
+    }
+    open
+}
+
+/// Returns the call id of an item of this kind.
+fn call_id<'a>(item: &'a Json, kind: &str) -> Option<&'a str> {
+    let is_kind = item.get("type").and_then(Json::as_str) == Some(kind);
+    is_kind.then(|| item.get("call_id")?.as_str()).flatten()
 }
 
 #[derive(Default)]
@@ -69,8 +133,6 @@ struct Turns {
     messages: Vec<Json>,
     /// Open turn of the assistant, which may consist of several items.
     assistant: AssistantTurn,
-    /// For each call id, the number of calls without an output. Negative for outputs without a call.
-    open_calls: BTreeMap<String, i64>,
 }
 
 impl Turns {
@@ -88,10 +150,6 @@ impl Turns {
                 let arguments = message::parsed_arguments(item.text("arguments")?);
                 let name = qualified_name(item.optional_text("namespace")?, item.text("name")?);
                 self.assistant.add_call(item.text("call_id")?, &name, arguments);
-                *self
-                    .open_calls
-                    .entry(item.text("call_id")?.to_owned())
-                    .or_default() += 1;
                 Ok(())
             }
             Some("function_call_output") => {
@@ -99,10 +157,6 @@ impl Turns {
                 let result = message::call_result(item.text("call_id")?, &output);
                 self.end_assistant();
                 self.messages.push(result);
-                *self
-                    .open_calls
-                    .entry(item.text("call_id")?.to_owned())
-                    .or_default() -= 1;
                 Ok(())
             }
             Some(kind) => {
@@ -128,23 +182,6 @@ impl Turns {
         };
         self.end_assistant();
         self.messages.push(message::with_role(role, &text));
-        Ok(())
-    }
-
-    /// Checks that each call has an output, anywhere in the input, and each output a call.
-    fn check_calls(&self) -> Result<(), ApiError> {
-        let invalid = |message: String| Err(ApiError::invalid_value("input", message));
-        let with = |is_so: fn(i64) -> bool| self.open_calls.iter().find(|(_, open)| is_so(**open));
-        if let Some((id, _)) = with(i64::is_negative) {
-            return invalid(format!(
-                "'input' has an output of the function call '{id}', but not the call."
-            ));
-        }
-        if let Some((id, _)) = with(i64::is_positive) {
-            return invalid(format!(
-                "'input' has the function call '{id}', but no output of it."
-            ));
-        }
         Ok(())
     }
 
@@ -225,8 +262,14 @@ mod tests {
     use super::*;
 
     fn read(input: &str) -> Result<serde_json::Value, Option<String>> {
+        read_after("[]", input)
+    }
+
+    fn read_after(earlier: &str, input: &str) -> Result<serde_json::Value, Option<String>> {
+        let earlier: Vec<Json> = serde_json::from_str(earlier).unwrap();
         let items = listed(Some(serde_json::from_str(input).unwrap()));
-        let messages = items.and_then(|items| messages(Some("Be terse."), &[], &items));
+        let items = items.map(|items| new_items(&earlier, items));
+        let messages = items.and_then(|items| messages(Some("Be terse."), &earlier, &items));
         Ok(serde_json::to_value(messages.map_err(|err| err.param)?).unwrap())
     }
 
@@ -264,6 +307,32 @@ mod tests {
         let is_valid = |items: &[&str]| read(&format!("[{}]", items.join(","))).is_ok();
         assert!(is_valid(&[call, output, call, output]) && is_valid(&[call, call, output, output]));
         assert!(!is_valid(&[call, output, call]) && !is_valid(&[call, output, output]));
+    }
+
+    #[test]
+    fn accepts_a_stored_call_that_is_sent_again_with_its_output() {
+        let call = r#"{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}"#;
+        let output = r#"{"type": "function_call_output", "call_id": "a", "output": "b"}"#;
+        let after = |earlier: &[&str], items: &[&str]| {
+            read_after(
+                &format!("[{}]", earlier.join(",")),
+                &format!("[{}]", items.join(",")),
+            )
+        };
+        let once = read(&format!("[{call}, {output}]")).unwrap();
+        for items in [&[output][..], &[call, output], &[output, call]] {
+            assert_eq!(after(&[call], items), Ok(once.clone()), "{items:?}");
+        }
+        // The request has a further call of the id, after the output of the stored call.
+        let twice = after(&[], &[call, output, call, output]).unwrap();
+        assert_eq!(after(&[call], &[output, call, output]), Ok(twice.clone()));
+        assert_eq!(after(&[call, output], &[call, output]), Ok(twice));
+        for items in [&[call][..], &[call, call, output], &[output, output]] {
+            assert_eq!(after(&[call], items), Err(Some("input".to_owned())), "{items:?}");
+        }
+        let wrong = r#"{"role": "user"}"#;
+        let param = "input[2].content".to_owned();
+        assert_eq!(after(&[call], &[call, output, wrong]), Err(Some(param)));
     }
 
     #[test]

@@ -123,8 +123,9 @@ impl ResponsesRequest {
                 .ok_or_else(|| ApiError::previous_response_not_found(id))?,
         };
         let own = input::items(ordered.remove("input"), stored)?;
+        let own = input::new_items(&items, own);
         let messages = input::messages(instructions, &items, &own)?;
-        items.extend(own);
+        items.extend(own.into_iter().map(|(_, item)| item));
         let settings = Settings {
             background: false,
             instructions: instructions.map(str::to_owned),
@@ -324,11 +325,16 @@ mod tests {
     use crate::openai::tools::ToolChoice;
 
     fn parse(extra: Value) -> Result<ResponsesRequest, String> {
-        let stored = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]"#;
+        let stored = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+            {"type": "function_call", "call_id": "call_0", "name": "f", "arguments": "{}"}]"#;
         struct Stored(Vec<Json>);
         impl StoredItems for Stored {
             fn response(&self, id: &str) -> Option<Vec<Json>> {
-                (id == "resp_0").then(|| self.0.clone())
+                match id {
+                    "resp_0" => Some(self.0[..2].to_vec()),
+                    "resp_call" => Some(self.0[2..].to_vec()),
+                    _ => None,
+                }
             }
             fn item(&self, id: &str) -> Option<Json> {
                 (id == "msg_0").then(|| self.0[1].clone())
@@ -416,6 +422,18 @@ mod tests {
         // Paths refer to the request's own items.
         let wrong = json!({"previous_response_id": "resp_0", "input": [{"role": "user"}]});
         assert_eq!(parse(wrong).unwrap_err(), "input[0].content");
+    }
+
+    /// A second copy in the store would lack an output in the next request.
+    #[test]
+    fn stores_a_call_that_is_sent_again_only_once() {
+        let call = json!({"type": "function_call", "call_id": "call_0", "name": "f", "arguments": "{}"});
+        let output = json!({"type": "function_call_output", "call_id": "call_0", "output": "b"});
+        let request = parse(json!({"previous_response_id": "resp_call", "input": [call, output]})).unwrap();
+        assert_eq!(
+            serde_json::to_value(&request.items).unwrap(),
+            json!([call, output])
+        );
     }
 
     #[test]
