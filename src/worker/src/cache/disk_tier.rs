@@ -235,7 +235,7 @@ impl PrefixCache {
             files.disk.remove(key);
         }
         let root = BlockKey::root(&self.model, salt);
-        for key in self.tree.blocks_of(root, tokens) {
+        for key in self.tree.all_blocks_of(root, tokens) {
             files.reading.remove(&key);
             if self.tree.remove_file_of(key) {
                 files.disk.remove(key);

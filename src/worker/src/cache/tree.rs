@@ -241,6 +241,23 @@ impl<B: MemoryBlock> Tree<B> {
         }
     }
 
+    /// Returns the blocks of [`blocks_of`](Self::blocks_of), and all other blocks that end within `tokens`: shorter
+    /// versions of a block, and blocks whose ancestors are not cached.
+    pub(super) fn all_blocks_of(&self, root: BlockKey, tokens: &[u32]) -> Vec<BlockKey> {
+        let mut blocks = self.blocks_of(root, tokens);
+        let mut parent = root;
+        for block in tokens.chunks(BLOCK_TOKENS) {
+            let children = self.children.get(&parent).into_iter().flatten().copied();
+            let within = |key: &BlockKey| {
+                let node = self.nodes.get(key);
+                node.is_some_and(|node| block.starts_with(&node.tokens))
+            };
+            blocks.extend(children.filter(within));
+            parent = parent.child(block);
+        }
+        blocks
+    }
+
     /// Returns the number of leading tokens that are cached in any tier, whether or not they can be
     /// resumed.
     pub(super) fn known_tokens(&self, root: BlockKey, tokens: &[u32]) -> usize {

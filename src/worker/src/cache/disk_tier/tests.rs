@@ -255,6 +255,23 @@ fn faulty_values_leave_no_files() {
     assert!(files.scan().is_empty());
 }
 
+/// The text of the request continues after the snapshot.
+#[test]
+fn faulty_snapshot_inside_a_block_leaves_no_file() {
+    let _mlx = mlx::exclusive();
+    let dir = TempDir::new();
+    let mut prefixes = with_disk(one_file(&dir), || ());
+    prefixes.tree = Tree::new(ResumePoints::AtSnapshots);
+    let size = Stored {
+        bytes: 1,
+        snapshot: true,
+    };
+    let root = BlockKey::root("m", "");
+    prefixes.tree.add_file(root, &text(100), size);
+    prefixes.remove_files("", &text(300));
+    assert_eq!(prefixes.file_bytes(), Bytes::ZERO);
+}
+
 /// The file has no snapshot, so the tree must not record one for it.
 #[test]
 fn snapshot_added_during_the_copy_is_not_in_the_file() {

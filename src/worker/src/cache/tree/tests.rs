@@ -328,6 +328,32 @@ fn resumes_texts_at_snapshots_only() {
     assert_eq!(tree.blocks_of(root(), &text[..600]).len(), 3);
 }
 
+/// Snapshots end inside blocks, where a prompt or an earlier turn ended.
+#[test]
+fn all_blocks_of_a_text_include_shorter_versions() {
+    let text: Vec<u32> = (0..1000).collect();
+    for resume_points in [ResumePoints::AtSnapshots, ResumePoints::Anywhere] {
+        let mut tree = Tree::new(resume_points);
+        file(&mut tree, &text[..700]);
+        file(&mut tree, &text[..600]);
+        file(&mut tree, &text[..300]);
+        // Shares more tokens with the text than its own blocks do.
+        let diverging = [&text[..710], &[5000; 50]].concat();
+        file(&mut tree, &diverging);
+        assert_eq!(tree.file_bytes(), 512 + 188 + 88 + 44 + 248);
+        // Without the file of an ancestor, its descendants cannot be found until it is written again.
+        assert!(tree.remove_file_of(root().child(&text[..256])));
+        for key in tree.all_blocks_of(root(), &text) {
+            tree.remove_file_of(key);
+        }
+        let others = match resume_points {
+            ResumePoints::AtSnapshots => 248,
+            ResumePoints::Anywhere => 0,
+        };
+        assert_eq!(tree.file_bytes(), others);
+    }
+}
+
 #[test]
 fn snapshot_of_a_file_is_added_to_the_block_in_memory() {
     let mut tree = Tree::new(ResumePoints::AtSnapshots);
