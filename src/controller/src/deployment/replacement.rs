@@ -104,6 +104,7 @@ impl<'a> Replacement<'a> {
             idleness: rollout_state.idleness,
             preparation,
             leaving,
+            weight: rollout_state.weight,
         };
         let scaling = scale(&deployment.spec, limits, &is_updated, &remaining, ending_old);
         let mut delete = scaling.delete;

@@ -69,6 +69,9 @@ pub(super) struct RolloutLimits<'a> {
     pub(super) chips: Chips<'a>,
     /// Number of additional replicas that leave their nodes when their replacements are Ready.
     pub(super) leaving: usize,
+    /// Share of the requests for the new revision while a canary is in progress, in percent. 0 after an
+    /// abort.
+    pub(super) weight: Option<u8>,
     /// If set, Ready replicas are replaced only when idle.
     pub(super) idleness: Option<Idleness>,
     /// If set, Ready replicas that are needed are replaced only after their nodes have the new
@@ -77,6 +80,12 @@ pub(super) struct RolloutLimits<'a> {
 }
 
 impl RolloutLimits<'_> {
+    /// Returns whether a canary may run beside a single replica with a part of the requests. This canary is
+    /// not the replacement of the replica. The node lifecycle decides in the same way.
+    fn is_canary_beside(&self, bounds: Bounds) -> bool {
+        bounds.desired == 1 && self.weight.is_some_and(|weight| weight < 100)
+    }
+
     fn may_replace(&self, replica: &ModelReplica) -> bool {
         let is_idle = |idleness: Idleness| idleness.is_idle(replica);
         !is_ready(replica) || self.idleness.is_none_or(is_idle)
@@ -118,6 +127,7 @@ pub(super) fn scale<'a>(
             create: 0,
             ..scale_only(bounds, old)
         },
+        (true, Extent::Held) if limits.is_canary_beside(bounds) => hold_canary(bounds, limits, active),
         (true, Extent::Held) => {
             // A single replica may have a canary beside it without a surge.
             let is_beside = spec.strategy.kind == StrategyType::Canary && bounds.desired == 1;
@@ -217,6 +227,29 @@ fn scale_held<'a>(
     }
 }
 
+/// Keeps a single stable replica and the canary beside it. A missing stable replica is created, because
+/// the canary does not replace it.
+///
+/// As in [`scale_held`], a canary without a node is deleted.
+fn hold_canary<'a>(bounds: Bounds, limits: RolloutLimits<'_>, active: &[&'a ModelReplica]) -> Scaling<'a> {
+    let is_stable = |replica: &ModelReplica| limits.stable.is_some_and(|stable| is_of(replica, stable));
+    let (stable, canaries): (Vec<_>, Vec<_>) = active.iter().copied().partition(|replica| is_stable(replica));
+    let placed = canaries
+        .iter()
+        .filter(|replica| replica.spec.node_name.is_some())
+        .count();
+    let surplus = canaries.len() - placed.min(bounds.surge().max(1));
+    let mut delete = first_to_delete(canaries, surplus, DeleteReason::Surplus);
+    let surplus = stable.len().saturating_sub(bounds.desired);
+    let create_stable = bounds.desired.saturating_sub(stable.len());
+    delete.extend(first_to_delete(stable, surplus, DeleteReason::Surplus));
+    Scaling {
+        create_stable,
+        delete,
+        ..Scaling::default()
+    }
+}
+
 fn recreate<'a>(
     bounds: Bounds,
     limits: RolloutLimits<'_>,
@@ -286,6 +319,21 @@ impl Goal {
                 .max(if weight >= 100 { 0 } else { least }),
         }
     }
+}
+
+/// Returns the maximum number of replicas that do not leave their nodes. `others` is the number of
+/// replicas without the stable revision that remain.
+fn max_staying(bounds: Bounds, goal: Goal, limits: RolloutLimits<'_>, others: usize) -> usize {
+    let goal = goal.new + goal.stable;
+    let beside = match limits.leaving {
+        0 => goal,
+        // The canary of a single replica stays beside the leaving replica and its replacement, also if it
+        // was aborted.
+        _ if others > 0 && limits.is_canary_beside(bounds) => bounds.desired + 1,
+        // A canary that does not exist yet waits until the surge is free again.
+        leaving => goal.saturating_sub(leaving),
+    };
+    bounds.max_total.max(beside)
 }
 
 fn replace<'a>(
@@ -376,11 +424,9 @@ fn replace<'a>(
         let stays = |replica: &&&ModelReplica| !is_deleted(&delete, replica);
         replicas.iter().filter(stays).count()
     };
-    let (new_left, stable_left) = (left(&new), left(&stable));
-    // The canary of a single replica also counts as the replacement of a leaving replica.
-    let beside = (goal.new + goal.stable).saturating_sub(limits.leaving);
-    let max_total = bounds.max_total.max(beside);
-    let room = max_total.saturating_sub(new_left + stable_left + left(&outdated));
+    let (new_left, stable_left, outdated_left) = (left(&new), left(&stable), left(&outdated));
+    let max_total = max_staying(bounds, goal, limits, new_left + outdated_left);
+    let room = max_total.saturating_sub(new_left + stable_left + outdated_left);
     let create_stable = goal.stable.saturating_sub(stable_left).min(room);
     let create = goal.new.saturating_sub(new_left).min(room - create_stable);
     // While a replica is starting, the limits may still change.

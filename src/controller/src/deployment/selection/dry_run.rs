@@ -87,6 +87,7 @@ impl DryRun<'_> {
             floor: self.floor,
             chips: Chips::new(&self.fleet, self.deployment),
             leaving: 0,
+            weight: None,
             idleness: None,
             preparation: None,
         };

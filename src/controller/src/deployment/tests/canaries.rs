@@ -1,4 +1,4 @@
-//! Canaries of deployments that are scaled to zero, and promotions of earlier rollouts.
+//! Canaries of deployments that are scaled to zero or drained, and promotions of earlier rollouts.
 
 use super::rollouts::{canary, settled};
 use super::*;
@@ -161,4 +161,86 @@ fn promotion_of_a_complete_rollout_does_not_move_replicas_early() {
     scene.change(json!({ "placement": { "nodeSelector": { "zone": "x" } } }));
     assert_eq!(scene.step(), "");
     scene.check_condition_begins(condition_type::PROGRESSING, "Unknown OutsideMaintenanceWindow");
+}
+
+/// Returns a scene with a Ready canary at a pause, and a surge for the replacement of the stable replica.
+fn at_pause_with_surge() -> Scene {
+    let mut scene = at_pause();
+    let rolling = json!({ "maxSurge": 1, "maxUnavailable": 0 });
+    scene.change(json!({ "strategy": { "rollingUpdate": rolling } }));
+    assert_eq!(scene.step(), "");
+    scene
+}
+
+#[test]
+fn leaving_stable_replica_is_replaced_beside_its_canary() {
+    for paused in [false, true] {
+        let mut scene = at_pause_with_surge();
+        scene.change(json!({ "paused": paused }));
+        scene.leave("r1", Truth::True);
+        assert_eq!(scene.step(), "+1", "paused: {paused}");
+        assert_eq!(scene.counts(), [(1, 2), (2, 1)]);
+        assert_eq!(scene.step(), "");
+        // A pause that begins now deletes neither the replacement nor the canary.
+        let mut later = scene.clone();
+        later.change(json!({ "paused": true }));
+        assert_eq!(later.step(), "");
+        scene.run("r3");
+        assert_eq!(scene.step(), "");
+        assert_eq!(scene.traffic(), [(1, 90), (2, 10)]);
+        // The drain is cancelled, so one stable replica is surplus.
+        let mut cancelled = scene.clone();
+        cancelled.leave("r1", Truth::False);
+        cancelled.step();
+        assert_eq!(cancelled.counts(), [(1, 1), (2, 1)]);
+        // The node lifecycle deletes the replica.
+        scene.replicas.retain(|replica| replica.name_any() != "r1");
+        assert_eq!(scene.step(), "");
+        assert_eq!(scene.counts(), [(1, 1), (2, 1)]);
+        assert_eq!(scene.traffic(), [(1, 90), (2, 10)]);
+    }
+}
+
+#[test]
+fn leaving_stable_replica_is_replaced_beside_an_aborted_canary() {
+    let mut scene = at_pause_with_surge();
+    scene.leave("r1", Truth::True);
+    scene.annotate(ABORT_ANNOTATION, scene.rollout_id());
+    assert_eq!(scene.step(), "+1");
+    assert_eq!(scene.step(), "");
+    scene.run("r3");
+    assert_eq!(scene.step(), "-r2(outdated)");
+    scene.finish();
+    assert_eq!(scene.step(), "");
+    assert!(scene.traffic().is_empty());
+    assert_eq!(scene.counts(), [(1, 2)]);
+}
+
+#[test]
+fn paused_canary_keeps_a_single_stable_replica() {
+    // A lost stable replica is created again.
+    let mut scene = at_pause();
+    scene.change(json!({ "paused": true }));
+    scene.replicas.retain(|replica| replica.name_any() != "r1");
+    assert_eq!(scene.step(), "+1");
+    assert_eq!(scene.counts(), [(1, 1), (2, 1)]);
+    assert_eq!(scene.step(), "");
+    // A canary without a node does not stay.
+    let mut scene = at_pause_with_surge();
+    scene.change(json!({ "paused": true }));
+    scene.replica("r2").spec.node_name = None;
+    scene.leave("r1", Truth::True);
+    assert_eq!(scene.step(), "-r2(surplus) +1");
+    scene.finish();
+    assert_eq!(scene.step(), "");
+    // A canary with all requests has replaced the stable replica.
+    let mut scene = settled(canary(1, &json!([{ "setWeight": 100 }, { "pause": {} }])), 10.0);
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2 -r1(outdated) +1");
+    scene.finish();
+    scene.run("r2");
+    scene.step();
+    scene.change(json!({ "paused": true }));
+    assert_eq!(scene.step(), "");
+    assert_eq!(scene.traffic(), [(1, 0), (2, 100)]);
 }

@@ -300,7 +300,12 @@ proptest! {
             let bounds = Bounds::of(spec);
             // A canary runs beside a single replica, never instead of it.
             let is_beside = spec.strategy.canary.is_some() && bounds.desired == 1;
-            let most = total.max(bounds.max_total).max(if is_beside { 2 } else { 0 });
+            // The canary, also an aborted one, does not count while the single replica is replaced.
+            let is_moving = before_pass.alive().any(is_leaving);
+            let has_canary = bounds.desired == 1 && (is_beside || scene.rollout().aborted.is_some());
+            let most = total
+                .max(bounds.max_total + usize::from(has_canary && is_moving))
+                .max(if is_beside { 2 } else { 0 });
             // Surplus replicas may be deleted regardless of the floor.
             let kept = |name: &str| !description.contains(&format!("-{name}(outdated)"));
             let before = together(figures.iter());
