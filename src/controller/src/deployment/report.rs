@@ -93,9 +93,11 @@ impl Report {
         let is_complete = |condition: &Condition| {
             condition.type_ == condition_type::PROGRESSING && condition.reason == ROLLOUT_COMPLETE
         };
+        // After a complete rollout, the condition may have the reason of a pause or of a refused template.
+        let has_finished = view.is_all_current() || outcome.conditions.iter().any(is_complete);
         let rollout = RolloutStatus {
             // Later replacements, such as those after a change of placement, have a new deadline.
-            progress: progress.filter(|_| !outcome.conditions.iter().any(is_complete)),
+            progress: progress.filter(|_| !has_finished),
             ..rollout(observed, selection, replacement, &wait, &view)
         };
         let last_known = before.and_then(|status| status.last_start.clone());

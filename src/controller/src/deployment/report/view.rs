@@ -70,11 +70,15 @@ impl View<'_> {
     }
 
     pub(super) fn rollout_is_complete(&self) -> bool {
+        self.matches_spec && !self.is_canary && self.is_all_current()
+    }
+
+    /// Returns whether the desired number of replicas has the target revision and is Ready, and no other
+    /// replica remains.
+    pub(super) fn is_all_current(&self) -> bool {
         let desired = self.bounds().desired;
         let ready = self.updated.iter().filter(|replica| is_ready(replica)).count();
-        self.matches_spec
-            && !self.is_canary
-            && self.old.is_empty()
+        self.old.is_empty()
             // The replacement of a leaving replica is not a rollout.
             && self.created + self.created_stable <= self.leaving
             && (desired..=desired + self.leaving).contains(&self.total())

@@ -106,3 +106,38 @@ fn later_move_of_replicas_has_a_new_deadline() {
     scene.step();
     scene.check_condition_begins(condition_type::PROGRESSING, "False ProgressDeadlineExceeded");
 }
+
+/// Moves all four replicas, one every 200 s.
+fn check_move(scene: &mut Scene) {
+    for _ in 0..4 {
+        scene.step();
+        scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
+        scene.finish();
+        scene.second += 200;
+        scene.step();
+        scene.check_condition_begins(condition_type::PROGRESSING, "True RollingOut");
+        scene.run_all();
+    }
+    scene.step();
+    scene.check_condition_begins(condition_type::PROGRESSING, "True RolloutComplete");
+}
+
+#[test]
+fn move_after_a_pause_or_a_refused_template_has_a_new_deadline() {
+    let placement = json!({ "nodeSelector": { "zone": "x" } });
+    let mut scene = settled(json!({ "replicas": 4 }), 10.0);
+    scene.run_all();
+    scene.change(json!({ "paused": true }));
+    scene.step();
+    scene.check_condition_begins(condition_type::PROGRESSING, "Unknown Paused");
+    scene.change(json!({ "paused": false, "placement": placement }));
+    check_move(&mut scene);
+
+    let mut scene = settled(json!({ "replicas": 4 }), 10.0);
+    scene.run_all();
+    scene.change(json!({ "serving": { "contextTokens": 4096 } }));
+    scene.step();
+    scene.check_condition_begins(condition_type::PROGRESSING, "False ContextTooLong");
+    scene.change(json!({ "serving": { "contextTokens": null }, "placement": placement }));
+    check_move(&mut scene);
+}
