@@ -155,6 +155,9 @@ impl RolloutContext<'_> {
             }
             (_, StrategyType::RollingUpdate | StrategyType::Recreate | StrategyType::Canary) => &[],
         };
+        if is_change && !steps.is_empty() && self.refusal.is_some() {
+            self.begin_canary(&mut status);
+        }
         let weight = status
             .step
             .and_then(|step| usize::try_from(step).ok())
@@ -186,6 +189,15 @@ impl RolloutContext<'_> {
             return rollout_state;
         }
         self.when_convenient(rollout_state)
+    }
+
+    /// Sets the first step of a canary that its throughput floor stops before its first replica. Without
+    /// a step, scaling to zero would complete the rollout.
+    fn begin_canary(&self, status: &mut RolloutStatus) {
+        if status.aborted.is_none() && status.step.is_none() {
+            status.step = Some(0);
+            status.step_started_at = Some(Time(whole_seconds(self.now)));
+        }
     }
 
     /// Pauses the rollout outside maintenance windows, and keeps replicas that are in use.

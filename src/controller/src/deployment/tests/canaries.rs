@@ -244,3 +244,28 @@ fn paused_canary_keeps_a_single_stable_replica() {
     assert_eq!(scene.step(), "");
     assert_eq!(scene.traffic(), [(1, 0), (2, 100)]);
 }
+
+#[test]
+fn canary_below_its_floor_waits_at_zero_replicas() {
+    let mut spec = canary(1, &json!([{ "setWeight": 10 }, { "pause": {} }]));
+    spec["strategy"]["rollingUpdate"] = json!({ "minThroughput": "50%" });
+    let mut scene = Scene::new(spec);
+    scene.step();
+    scene.run_all();
+    scene.step();
+    let stable = scene.rollout().stable_revision;
+    scene.change(new_template("other"));
+    assert_eq!(scene.step(), "revision 2");
+    scene.check_condition_begins(condition_type::PROGRESSING, "False ThroughputFloor");
+    assert_eq!(scene.rollout().step, Some(0));
+    let before = scene.deployment.status.clone();
+    scene.step();
+    assert_eq!(scene.deployment.status, before);
+    scale_to_zero(&mut scene);
+    assert_eq!(scene.rollout().stable_revision, stable);
+    scene.check_condition_begins(condition_type::PROGRESSING, "Unknown CanaryPaused: step 1 of 2");
+    scene.change(json!({ "replicas": 1 }));
+    scene.step();
+    assert_eq!(scene.rollout().stable_revision, stable);
+    assert_eq!(scene.traffic(), [(1, 100), (2, 0)]);
+}
