@@ -1,5 +1,7 @@
 //! Spans and measurements kept in memory, for tests.
 
+use std::sync::{Arc, Mutex};
+
 use opentelemetry::trace::{Status, TracerProvider as _};
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData};
 use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
@@ -9,6 +11,7 @@ use opentelemetry_sdk::trace::{InMemorySpanExporter, Sampler, SdkTracerProvider}
 use crate::meter::Meter;
 use crate::trace::{Tracer, Value};
 use rooflet_base::clock::Clock;
+use rooflet_base::mutex::lock;
 
 /// Measurements with the same attributes.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,6 +26,8 @@ pub struct Measured {
 #[derive(Debug, Clone)]
 pub struct Recorder {
     span_exporter: InMemorySpanExporter,
+    /// Number of ended spans that [`Self::take_spans`] has returned.
+    taken_spans: Arc<Mutex<usize>>,
     spans: SdkTracerProvider,
     metric_exporter: InMemoryMetricExporter,
     metrics: SdkMeterProvider,
@@ -49,6 +54,7 @@ impl Recorder {
         let reader = PeriodicReader::builder(metric_exporter.clone()).build();
         Self {
             span_exporter,
+            taken_spans: Arc::default(),
             spans: spans.build(),
             metric_exporter,
             metrics: SdkMeterProvider::builder().with_reader(reader).build(),
@@ -66,14 +72,17 @@ impl Recorder {
         Tracer::new(None, Some(Meter::new(&self.metrics)), clock)
     }
 
-    /// Removes and returns the spans that have ended.
+    /// Returns the spans that have ended since the last call.
     pub fn take_spans(&self) -> Vec<SpanData> {
-        let spans = self
+        let mut taken = lock(&self.taken_spans);
+        // The exporter cannot return and remove its spans in one step.
+        let mut spans = self
             .span_exporter
             .get_finished_spans()
             .expect("it is not shut down");
-        self.span_exporter.reset();
-        spans
+        let new = spans.split_off(*taken);
+        *taken += new.len();
+        new
     }
 
     /// Returns all measurements of an instrument, ordered by attributes.
