@@ -51,7 +51,8 @@ const RULES: &str = "\
   interprets it.
 - **`KUBECONFIG`** applies to `server` without the role `apiserver`, and to client verbs (`logs`,
   `rollout`, `drain`, `plan --current`, …). Their defaults are `~/.kube/config`, then
-  `~/.rooflet/kubeconfig` (`rooflet up`), then `~/.rooflet/server/kubeconfig` (`rooflet server`). `agent` uses `--kubeconfig` only.
+  `~/.rooflet/kubeconfig` (`rooflet up`), then `~/.rooflet/server/kubeconfig` (`rooflet server`).
+  `agent` uses `--kubeconfig` only.
 
 ## Files
 
