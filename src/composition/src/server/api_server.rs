@@ -144,7 +144,7 @@ pub(super) async fn start(
     })
 }
 
-/// Opens the store in the data directory. Secrets are encrypted again if the configuration says so.
+/// Opens the store in the data directory. If `rotates_secrets_key` is set, all Secrets are encrypted with a new key.
 fn open_store(config: &ServerConfig, clock: &Clock, registry: &Registry) -> Result<Store, StartServerError> {
     let secrets_key = config
         .secrets_key
