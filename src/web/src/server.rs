@@ -90,6 +90,7 @@ pub fn serve(listener: TcpListener, config: WebConfig, clock: Clock, tasks: &Tas
         previews: Arc::new(Semaphore::new(preview::MAX_PREVIEWS)),
         prometheus,
         failures: Mutex::new(Failures::default()),
+        scrape_failures: Mutex::new(Failures::default()),
         codes: Mutex::new(SignInCodes::new(clock.now())),
         clock,
         stop: tasks.stop_token(),

@@ -1,7 +1,7 @@
 //! Sign-in and sign-out.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Json;
 use axum::body::to_bytes;
@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::client_certificate;
 use super::error::WebError;
+use super::failures::Failures;
 use super::sessions::{LIFETIME, random_secret};
 use super::signed_in::SignedIn;
 use super::state::Web;
@@ -63,13 +64,14 @@ pub(crate) async fn sign_in(
 ) -> Result<Response, WebError> {
     let previous = web.secret(request.headers()).map(str::to_owned);
     let credential = parse(request).await?;
-    let user = authenticate(&web, credential, from.ip()).await?;
+    let user = authenticate(&web, &web.failures, credential, from.ip()).await?;
     start_session(&web, user, previous.as_deref())
 }
 
 /// Returns the user of a bearer token. Later requests with the token find the user in `scrapers`.
 pub(crate) async fn with_token(web: &Web, token: String, from: IpAddr) -> Result<Arc<SignedIn>, WebError> {
-    let user = authenticate(web, Credential::Token(token.clone()), from).await?;
+    let credential = Credential::Token(token.clone());
+    let user = authenticate(web, &web.scrape_failures, credential, from).await?;
     let user = Arc::new(signed_in(web, user)?);
     for other in lock(&web.scrapers).insert(&token, Arc::clone(&user), &web.clock) {
         other.ended.cancel();
@@ -78,8 +80,13 @@ pub(crate) async fn with_token(web: &Web, token: String, from: IpAddr) -> Result
 }
 
 /// Limits and logs the attempts of a client.
-async fn authenticate(web: &Web, credential: Credential, from: IpAddr) -> Result<User, WebError> {
-    lock(&web.failures)
+async fn authenticate(
+    web: &Web,
+    failures: &Mutex<Failures>,
+    credential: Credential,
+    from: IpAddr,
+) -> Result<User, WebError> {
+    lock(failures)
         .attempt(from, &web.clock)
         .map_err(WebError::TooManyFailures)?;
     let outcome = user_of(web, credential).await;
@@ -88,7 +95,7 @@ async fn authenticate(web: &Web, credential: Credential, from: IpAddr) -> Result
         Err(WebError::InvalidToken | WebError::InvalidCode | WebError::InvalidCertificate)
     );
     if !is_wrong {
-        lock(&web.failures).succeeded(from);
+        lock(failures).succeeded(from);
     }
     let user = outcome.inspect_err(|err| warn!(client = %from, reason = err.reason(), "sign-in failed"))?;
     info!(client = %from, user = user.name, "signed in");

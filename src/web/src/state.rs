@@ -45,7 +45,11 @@ pub(crate) struct Web {
     pub(crate) previews: Arc<Semaphore>,
     /// Prometheus for longer histories.
     pub(crate) prometheus: Option<Prometheus>,
+    /// Failed sign-ins.
     pub(crate) failures: Mutex<Failures>,
+    /// Requests to `/monitoring` with a wrong token. A scraper repeats them, and must not prevent sign-ins
+    /// from the same address.
+    pub(crate) scrape_failures: Mutex<Failures>,
     pub(crate) codes: Mutex<SignInCodes>,
     /// Cancelled when the server stops.
     pub(crate) stop: CancellationToken,

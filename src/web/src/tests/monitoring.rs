@@ -4,6 +4,7 @@ use http::header::AUTHORIZATION;
 
 use super::upstream::VIEWER_TOKEN;
 use super::*;
+use crate::failures::MAX_FAILURES;
 
 /// Sends a request without `Origin`, as Prometheus does.
 async fn get(page: &Page, path: &str, token: &str) -> Response {
@@ -62,6 +63,17 @@ async fn token_finds_and_reads_all_processes() {
     ];
     let expected = expected.map(|(instance, text)| (instance.to_owned(), text.to_owned()));
     assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn scraper_with_an_expired_token_prevents_no_sign_in() {
+    let page = Page::start().await;
+    let path = "/monitoring/targets";
+    for _ in 0..MAX_FAILURES {
+        assert_eq!(get(&page, path, "expired").await.status(), 401);
+    }
+    is_error(get(&page, path, "expired").await, (429, "TooManyFailures")).await;
+    page.browser().await;
 }
 
 #[tokio::test]
