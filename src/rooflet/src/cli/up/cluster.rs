@@ -75,10 +75,10 @@ impl Cluster {
     pub(super) async fn node_ready(&self, name: &str, deadline: Duration) -> anyhow::Result<Vec<String>> {
         let nodes: Api<FleetNode> = Api::all(self.client.clone());
         let ready = wait(deadline, || async {
-            let Some(node) = nodes.get_opt(name).await? else {
-                return Ok(None);
-            };
-            let Some(status) = node.status else {
+            let Some(status) = answered(nodes.get_opt(name).await)?
+                .flatten()
+                .and_then(|node| node.status)
+            else {
                 return Ok(None);
             };
             let ready = conditions::is_true(&status.conditions, condition_type::READY);
@@ -167,7 +167,7 @@ impl Cluster {
                 let mut patch = json!(object);
                 let last = current.annotations().get(LAST_APPLIED);
                 if let Some(last) = last.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
-                    remove_dropped(&mut patch, &last, &document);
+                    remove_dropped(&mut patch, &last);
                 }
                 let params = PatchParams {
                     field_validation: Some(ValidationDirective::Strict),
@@ -214,7 +214,10 @@ impl Cluster {
         let mut printed = String::new();
         let waiting = async {
             loop {
-                let found = deployments.get(&deployment.name).await?;
+                let Some(found) = answered(deployments.get(&deployment.name).await)? else {
+                    tokio::time::sleep(POLL).await;
+                    continue;
+                };
                 let generation = found.metadata.generation;
                 let status = found
                     .status
@@ -250,7 +253,7 @@ impl Cluster {
     /// Returns the served name of a deployment's model.
     pub(super) async fn serving_name(&self, deployment: &DeploymentName) -> anyhow::Result<String> {
         let deployments: Api<ModelDeployment> = Api::namespaced(self.client.clone(), &deployment.namespace);
-        let found = deployments.get(&deployment.name).await?;
+        let found = deployments.get(&deployment.name).await.map_err(ApiError::from)?;
         Ok(found.spec.serving.name.unwrap_or_else(|| deployment.name.clone()))
     }
 }
@@ -281,22 +284,28 @@ fn strictly(mut request: http::Request<Vec<u8>>) -> anyhow::Result<http::Request
     Ok(request)
 }
 
-/// Extends a merge patch to remove fields that were applied last time and are no longer in the
-/// file. Fields set by other clients, such as the replicas of `kubectl scale`, stay.
-fn remove_dropped(patch: &mut Value, last: &Value, new: &Value) {
-    let (Some(patch), Some(last), Some(new)) = (patch.as_object_mut(), last.as_object(), new.as_object())
-    else {
+/// Extends a merge patch, which is the new object, to remove fields that were applied last time and are no
+/// longer in the file. Fields set by other clients, such as the replicas of `kubectl scale`, stay.
+fn remove_dropped(patch: &mut Value, last: &Value) {
+    let (Some(patch), Some(last)) = (patch.as_object_mut(), last.as_object()) else {
         return;
     };
     for (key, last) in last {
-        match new.get(key) {
+        match patch.get_mut(key) {
+            // A field that was null was not set.
+            None if last.is_null() => {}
             None => drop(patch.insert(key.clone(), Value::Null)),
-            Some(new) => {
-                if let Some(patch) = patch.get_mut(key) {
-                    remove_dropped(patch, last, new);
-                }
-            }
+            Some(new) => remove_dropped(new, last),
         }
+    }
+}
+
+/// Returns the answer of the API server, or `None` if a later request may be answered: the server restarts.
+fn answered<T>(answer: kube::Result<T>) -> Result<Option<T>, ApiError> {
+    match answer.map_err(ApiError::from) {
+        Ok(found) => Ok(Some(found)),
+        Err(err) if err.is_transient() => Ok(None),
+        Err(err) => Err(err),
     }
 }
 
@@ -323,15 +332,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_server_that_does_not_answer_is_asked_again() {
+        let status = |code| {
+            Err(kube::Error::Api(Box::new(kube::core::Status {
+                code,
+                ..kube::core::Status::default()
+            })))
+        };
+        assert_eq!(answered(Ok(1)).unwrap(), Some(1));
+        assert_eq!(answered::<u8>(status(503)).unwrap(), None);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            answered::<u8>(Err(kube::Error::Service(refused.into()))).unwrap(),
+            None
+        );
+        assert!(matches!(answered::<u8>(status(403)), Err(ApiError::Forbidden(_))));
+    }
+
+    #[test]
     fn fields_removed_from_the_file_are_removed_from_the_object() {
         let last =
             json!({"spec": {"replicas": 2, "serving": {"name": "a", "maxConcurrency": 8}}, "kind": "X"});
         let new = json!({"spec": {"serving": {"name": "b"}}, "kind": "X"});
         let mut patch = new.clone();
-        remove_dropped(&mut patch, &last, &new);
+        remove_dropped(&mut patch, &last);
         assert_eq!(
             patch,
             json!({"spec": {"replicas": null, "serving": {"name": "b", "maxConcurrency": null}}, "kind": "X"})
+        );
+    }
+
+    #[test]
+    fn annotations_of_other_clients_stay_when_the_file_drops_its_own() {
+        let last = json!({"metadata": {"creationTimestamp": null, "annotations": {"a": "1"}}});
+        let mut patch = json!({"metadata": {"annotations": {(LAST_APPLIED): "{}"}}});
+        remove_dropped(&mut patch, &last);
+        assert_eq!(
+            patch,
+            json!({"metadata": {"annotations": {(LAST_APPLIED): "{}", "a": null}}})
         );
     }
 }
