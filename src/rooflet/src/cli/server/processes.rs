@@ -127,9 +127,9 @@ impl Processes {
             "--metrics-listen",
             "--simulate",
             "--gateway-url",
-            "--prometheus-url",
-            "--prometheus-token-file",
         ];
+        // The flags of Prometheus stay, although the gateway does not use them: one of them may be a
+        // variable, which the gateway inherits and which requires the other.
         if self.has_api_server() {
             removed.push("--kubeconfig");
         }
@@ -207,19 +207,19 @@ mod tests {
             stop_grace: Duration::from_secs(15),
         };
         let own = args(
-            "server --data-dir /d --listen 127.0.0.1:0 --gateway-listen=127.0.0.1:0 --web-listen off --simulate f.yaml --kubeconfig x --let-sleep",
+            "server --data-dir /d --listen 127.0.0.1:0 --gateway-listen=127.0.0.1:0 --web-listen off --simulate f.yaml --kubeconfig x --let-sleep --prometheus-url http://p",
         );
         assert_eq!(
             all.control_plane(&own),
             args(
-                "server --data-dir /d --simulate f.yaml --kubeconfig x --let-sleep --roles=apiserver,controller,web \
+                "server --data-dir /d --simulate f.yaml --kubeconfig x --let-sleep --prometheus-url http://p --roles=apiserver,controller,web \
                  --listen=127.0.0.1:1 --gateway-listen=127.0.0.1:2 --web-listen=off --stop-with-stdin"
             )
         );
         assert_eq!(
             all.gateway(&own),
             args(
-                "server --data-dir /d --let-sleep --roles=gateway --gateway-listen=127.0.0.1:2 \
+                "server --data-dir /d --let-sleep --prometheus-url http://p --roles=gateway --gateway-listen=127.0.0.1:2 \
                  --kubeconfig=/d/gateway.kubeconfig --local-authority --stop-with-stdin"
             )
         );
