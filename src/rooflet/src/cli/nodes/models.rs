@@ -115,11 +115,7 @@ fn text(rows: &[Row]) -> String {
 async fn request(client: &Client, target: &Target, change: Change) -> Result<(), Failure> {
     let nodes: Api<FleetNode> = Api::all(client.clone());
     for name in &target.node {
-        request_from(&nodes, name, &target.model, change).await?;
-        let done = match change {
-            Change::Keep => "prefetch requested; `rooflet models list` shows the model when it is complete",
-            Change::Delete => "deletion requested; the agent deletes the model when no replica uses it",
-        };
+        let done = request_from(&nodes, name, &target.model, change).await?;
         ui::output(&format!(
             "fleetnode.rooflet.dev/{name} {}: {done}\n",
             target.model
@@ -133,11 +129,14 @@ async fn request_from(
     name: &str,
     model: &HubModel,
     change: Change,
-) -> Result<(), Failure> {
-    for tries_left in (0..MAX_TRIES).rev() {
+) -> Result<&'static str, Failure> {
+    let mut tries_left = MAX_TRIES;
+    loop {
+        tries_left -= 1;
         let node = nodes.get_opt(name).await.map_err(ApiError::from)?;
         let node = node.ok_or_else(|| no_node(name))?;
         let requests = changed(&node, model, change)?;
+        let done = outcome(&requests, model, change);
         let annotations: serde_json::Map<_, _> = requests
             .annotations()
             .into_iter()
@@ -153,11 +152,25 @@ async fn request_from(
             Err(ApiError::Conflict(_)) if tries_left > 0 => {}
             patched => {
                 patched?;
-                break;
+                return Ok(done);
             }
         }
     }
-    Ok(())
+}
+
+/// Returns the description of a change after which the node has these requests.
+fn outcome(requests: &ModelRequests, model: &HubModel, change: Change) -> &'static str {
+    let is_deleted = || requests.delete.keys().any(|deleted| covers(model, deleted));
+    match change {
+        Change::Keep => "prefetch requested; `rooflet models list` shows the model when it is complete",
+        Change::Delete if is_deleted() => {
+            "deletion requested; the agent deletes the model when no replica uses it"
+        }
+        Change::Delete => {
+            "no longer kept; not deleted, because no download has this name: pass the commit that \
+             `rooflet models list` shows"
+        }
+    }
 }
 
 fn no_node(name: &str) -> Failure {
@@ -178,12 +191,8 @@ fn changed(node: &FleetNode, model: &HubModel, change: Change) -> anyhow::Result
             requests.keep.insert(model.clone());
         }
         Change::Delete => {
-            let same = |kept: &HubModel| {
-                (&kept.owner, &kept.name) == (&model.owner, &model.name)
-                    && (model.revision.is_none() || model.revision == kept.revision)
-            };
             let was_kept = requests.keep.len();
-            requests.keep.retain(|kept| !same(kept));
+            requests.keep.retain(|kept| !covers(model, kept));
             let present = downloaded(node, model);
             if present.is_empty() && was_kept == requests.keep.len() {
                 bail!(
@@ -213,11 +222,15 @@ fn downloaded(node: &FleetNode, model: &HubModel) -> Vec<(HubModel, Timestamp)> 
 fn listed<'a>(node: &'a FleetNode, model: &'a HubModel) -> impl Iterator<Item = &'a NodeModel> {
     let models = node.status.iter().flat_map(|status| &status.models);
     models.filter(|listed| {
-        listed.name.parse::<HubModel>().is_ok_and(|listed| {
-            (&listed.owner, &listed.name) == (&model.owner, &model.name)
-                && (model.revision.is_none() || listed.revision == model.revision)
-        })
+        let listed = listed.name.parse::<HubModel>();
+        listed.is_ok_and(|listed| covers(model, &listed))
     })
+}
+
+/// Returns whether a request for `model` applies to `other`: without a revision, to all of them.
+fn covers(model: &HubModel, other: &HubModel) -> bool {
+    (&model.owner, &model.name) == (&other.owner, &other.name)
+        && (model.revision.is_none() || model.revision == other.revision)
 }
 
 #[cfg(test)]
@@ -251,6 +264,22 @@ mod tests {
             err.contains("mini-1 has no downloaded model hf://o/absent"),
             "{err}"
         );
+    }
+
+    #[test]
+    fn deletion_of_a_branch_states_that_no_download_is_deleted() {
+        let done = |model: &str| {
+            let model = model.parse().unwrap();
+            let node = node(json!({"rooflet.dev/keep-models": "hf://o/m@main"}));
+            outcome(
+                &changed(&node, &model, Change::Delete).unwrap(),
+                &model,
+                Change::Delete,
+            )
+        };
+        assert!(done("hf://o/m@main").starts_with("no longer kept; not deleted"));
+        assert!(done("hf://o/m@c0").starts_with("deletion requested"));
+        assert!(done("hf://o/m").starts_with("deletion requested"));
     }
 
     /// The clocks of the node and of this machine may differ by any amount.
