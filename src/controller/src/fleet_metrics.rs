@@ -2,16 +2,23 @@
 //! leading controller has them.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::deployment::throughput_floor;
 use super::world::World;
+use rooflet_api::conditions::{self, condition_type};
 use rooflet_api::meta::DEPLOYMENT_LABEL;
-use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica};
+use rooflet_api::v1alpha1::{FleetNode, ModelDeployment, ModelReplica, ModelReplicaStatus};
+use rooflet_base::clock::since;
 use rooflet_base::metrics::{ComputedGauge, ComputedSample, Registry, Result};
 use rooflet_base::mutex::lock;
 use rooflet_base::quantity::{parse_bytes, parse_duration};
+
+/// Time without requests after which the speed of a replica is no longer that of the present.
+const MEASURED_FOR: Duration = Duration::from_secs(300);
 
 const LEADING: &str = "rooflet_controller_leading";
 const NODE_INFO: &str = "rooflet_node_info";
@@ -107,12 +114,12 @@ const GAUGES: &[ComputedGauge] = &[
     },
     ComputedGauge {
         name: REPLICA_SPEED,
-        help: "Decode speed of one stream in tokens per second: predicted for the measured requests, and measured.",
+        help: "Decode speed of one stream in tokens per second: predicted for the measured requests, and measured. Only for ready replicas with requests in the last 5 minutes.",
         labels: OF_REPLICA,
     },
     ComputedGauge {
         name: REPLICA_FIRST_TOKEN,
-        help: "Time to the first token in seconds: predicted for the measured requests, and measured.",
+        help: "Time to the first token in seconds: predicted for the measured requests, and measured. Only for ready replicas with requests in the last 5 minutes.",
         labels: OF_REPLICA,
     },
 ];
@@ -139,7 +146,10 @@ impl FleetMetrics {
             deployments
                 .iter()
                 .for_each(|deployment| samples.add_deployment(deployment));
-            replicas.iter().for_each(|replica| samples.add_replica(replica));
+            let now = world.clock.now();
+            replicas
+                .iter()
+                .for_each(|replica| samples.add_replica(replica, now));
             samples.0
         })?;
         Ok(metrics)
@@ -278,7 +288,7 @@ impl Samples {
         }
     }
 
-    fn add_replica(&mut self, replica: &ModelReplica) {
+    fn add_replica(&mut self, replica: &ModelReplica, now: Timestamp) {
         let (namespace, name) = (replica.namespace().unwrap_or_default(), replica.name_any());
         let deployment = replica
             .labels()
@@ -291,7 +301,10 @@ impl Samples {
         let status = replica.status.clone().unwrap_or_default();
         self.add(REPLICA_PHASE, &with(status.phase.as_str()), 1.0);
         self.add(REPLICA_RESTARTS, &own, f64::from(status.restarts));
-        let Some(measured) = &status.measured else { return };
+        let measured = status.measured.as_ref();
+        let Some(measured) = measured.filter(|_| is_serving(&status, now)) else {
+            return;
+        };
         let number = |text: &str| text.trim().parse().ok();
         let predicted = measured.predicted.as_ref();
         self.add_known(
@@ -317,6 +330,17 @@ impl Samples {
     }
 }
 
+/// Returns whether the measured speed is that of the present. The worker stores the speeds of its last
+/// requests without an age, and a lost node keeps the last ones.
+fn is_serving(status: &ModelReplicaStatus, now: Timestamp) -> bool {
+    let idle_since = status
+        .requests
+        .as_ref()
+        .and_then(|requests| requests.idle_since.as_ref());
+    conditions::is_true(&status.conditions, condition_type::READY)
+        && idle_since.is_none_or(|idle| since(now, idle.0) < MEASURED_FOR)
+}
+
 fn flag(is_set: bool) -> f64 {
     f64::from(u8::from(is_set))
 }
@@ -331,6 +355,7 @@ fn gigabytes(text: &str) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::fixture;
+    use rooflet_base::clock::at;
     use rooflet_base::metrics::render;
     use serde_json::json;
 
@@ -409,21 +434,28 @@ mod tests {
         assert_eq!(samples, ["rooflet_controller_leading 0"]);
     }
 
-    #[test]
-    fn replica_has_predicted_beside_measured_speed() {
-        let replica: ModelReplica = serde_json::from_value(json!({
+    fn replica(ready: &str, idle_since: Option<&str>) -> ModelReplica {
+        serde_json::from_value(json!({
             "apiVersion": "rooflet.dev/v1alpha1", "kind": "ModelReplica",
             "metadata": {"namespace": "team", "name": "guide-1", "labels": {(DEPLOYMENT_LABEL): "guide"}},
             "spec": {"model": {"source": "local://guide"}, "serving": {"name": "guide"}, "nodeName": "mini"},
-            "status": {"phase": "Ready", "restarts": 2, "measured": {
-                "tokensPerSecond": "41.5", "timeToFirstTokenSeconds": "-", "requests": 3,
-                "predicted": {"basis": "Measured",
-                    "tokensPerSecond": {"p10": 30.0, "p50": 40.0, "p90": 50.0},
-                    "timeToFirstTokenSeconds": {"p10": 0.1, "p50": 0.2, "p90": 0.3}}}},
+            "status": {"phase": "Ready", "restarts": 2,
+                "conditions": [{"type": "Ready", "status": ready, "reason": "x", "message": "",
+                    "lastTransitionTime": "1970-01-01T00:00:00Z"}],
+                "requests": {"running": 0, "idleSince": idle_since},
+                "measured": {
+                    "tokensPerSecond": "41.5", "timeToFirstTokenSeconds": "-", "requests": 3,
+                    "predicted": {"basis": "Measured",
+                        "tokensPerSecond": {"p10": 30.0, "p50": 40.0, "p90": 50.0},
+                        "timeToFirstTokenSeconds": {"p10": 0.1, "p50": 0.2, "p90": 0.3}}}},
         }))
-        .expect("a replica");
+        .expect("a replica")
+    }
+
+    #[test]
+    fn replica_has_predicted_beside_measured_speed() {
         let mut samples = Samples::default();
-        samples.add_replica(&replica);
+        samples.add_replica(&replica("True", None), at(1000));
         assert_eq!(
             text(&samples),
             [
@@ -434,5 +466,20 @@ mod tests {
                 "rooflet_replica_time_to_first_token_seconds team,guide-1,guide,mini,predicted 0.2",
             ]
         );
+    }
+
+    /// Otherwise an alert about a missed objective lasts until the next requests.
+    #[test]
+    fn idle_and_lost_replicas_have_no_measured_speed() {
+        let has_speed = |replica: &ModelReplica, second| {
+            let mut samples = Samples::default();
+            samples.add_replica(replica, at(second));
+            text(&samples).iter().any(|line| line.starts_with(REPLICA_SPEED))
+        };
+        let idle = replica("True", Some("1970-01-01T00:10:00Z"));
+        assert!(has_speed(&idle, 600) && has_speed(&idle, 899));
+        assert!(!has_speed(&idle, 900));
+        let lost = replica("False", None);
+        assert!(!has_speed(&lost, 600));
     }
 }

@@ -149,7 +149,8 @@ export async function numbers({ page, fleet, open, views, ask }) {
         assert.equal(cells.Mac, spec.nodeName ?? '–');
         if (status?.reservedMemory) shows(`${name}: memory`, cells.Memory, 0, bytesOf(status.reservedMemory) / GIB);
         if (status?.requests) shows(`${name}: completed requests`, cells.Requests, 1, status.requests.completed);
-        if (!status?.measured) continue;
+        // The metrics have no speed of replicas that are idle for 5 minutes.
+        if (!status?.measured || Date.now() - Date.parse(status.requests?.idleSince) > 240_000) continue;
         const metric = (of, kind) => fleetMetrics.one(`rooflet_replica_${of}`, { replica: name, kind });
         shows(`${name}: measured speed`, cells['Tokens/s'], 0, metric('tokens_per_second', 'measured'));
         if (status.measured.predicted) shows(`${name}: predicted speed`, cells['Tokens/s'], 1, metric('tokens_per_second', 'predicted'));
