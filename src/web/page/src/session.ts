@@ -26,6 +26,7 @@ export const unreachable = signal(false);
 let release: (() => void)[] = [];
 
 function begin(started: Session): void {
+  release.forEach((stop) => stop());
   setCsrfToken(started.csrfToken);
   signInProblem.value = undefined;
   unreachable.value = false;
@@ -71,7 +72,11 @@ export async function open(): Promise<void> {
 
 export async function signIn(credential: { token: string } | { code: string } | { certificate: string }): Promise<void> {
   try {
-    begin(await send<Session>('POST', '/session', credential));
+    const started = await send<Session>('POST', '/session', credential);
+    // A link was opened in a page with another session. Its views keep objects and permissions of that session,
+    // so the page starts again with the new one.
+    if (session.peek()) location.reload();
+    else begin(started);
   } catch (error) {
     end(error instanceof Error ? error.message : String(error));
   }
