@@ -103,6 +103,12 @@ pub const OUT_OF_MEMORY: &str = "OutOfMemory";
 /// Reason of a replica's [`condition_type::READY`]: its worker failed a golden prompt.
 pub const GOLDEN_PROMPT_FAILED: &str = "GoldenPromptFailed";
 
+/// Reason of a replica's [`condition_type::READY`] while the agent of its node does not report.
+pub const NODE_NOT_READY: &str = "NodeNotReady";
+
+/// Reason of a deployment's [`condition_type::PROGRESSING`]: the rollout would violate its throughput floor.
+pub const THROUGHPUT_FLOOR: &str = "ThroughputFloor";
+
 /// Status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truth {

@@ -1,6 +1,7 @@
 //! Condition and event reasons that several files of the deployment controller use.
 
 use rooflet_api::conditions::{ADMISSION_OVERRIDDEN, OVERCOMMITTED};
+pub(crate) use rooflet_api::conditions::{NODE_NOT_READY, THROUGHPUT_FLOOR};
 
 /// The hub has not answered yet.
 pub(super) const ASKING_HUB: &str = "AskingHub";
@@ -8,8 +9,6 @@ pub(super) const ASKING_HUB: &str = "AskingHub";
 pub(super) const PAUSED: &str = "Paused";
 /// The scheduler has not processed the replica yet.
 pub(super) const NOT_YET_SCHEDULED: &str = "WaitingForScheduler";
-/// Reason of a replica's condition Ready while the agent of its node does not report.
-pub(crate) const NODE_NOT_READY: &str = "NodeNotReady";
 
 /// Reason of Progressing for a complete rollout. The next pass detects a complete rollout by it.
 pub(super) const ROLLOUT_COMPLETE: &str = "RolloutComplete";
@@ -23,7 +22,6 @@ pub(super) const ANALYSIS_INCONCLUSIVE: &str = "AnalysisInconclusive";
 pub(super) const OUTSIDE_MAINTENANCE_WINDOW: &str = "OutsideMaintenanceWindow";
 pub(super) const WAITING_FOR_IDLE: &str = "WaitingForIdle";
 pub(super) const PREPARING: &str = "Preparing";
-pub(super) const THROUGHPUT_FLOOR: &str = "ThroughputFloor";
 pub(super) const SLOWER_THAN_PREDICTED: &str = "SlowerThanPredicted";
 
 /// Reasons of replicas that are admitted although the prediction does not permit it.

@@ -6,6 +6,7 @@ use anyhow::bail;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use rooflet_api::conditions::{THROUGHPUT_FLOOR, condition_type};
 use rooflet_api::meta::{ABORT_ANNOTATION, CHANGE_CAUSE_ANNOTATION, PROMOTE_ANNOTATION};
 use rooflet_api::v1alpha1::{ModelDeployment, ModelDeploymentSpec, ModelRevision, RolloutStatus};
 use rooflet_client::merge_diff;
@@ -97,6 +98,11 @@ pub(super) fn patch(
         }
         Change::Promote(promotion) => {
             let (rollout, id) = in_progress(deployment)?;
+            if let (Promotion::Step, Some(why)) = (promotion, floor_violation(deployment)) {
+                bail!(
+                    "modeldeployments.rooflet.dev \"{name}\" is stopped at its throughput floor, and no step waits for a promotion: {why}"
+                );
+            }
             let until = match (promotion, rollout.step) {
                 (Promotion::Step, Some(step)) => step.to_string(),
                 (Promotion::Step, None) => bail!(
@@ -110,6 +116,16 @@ pub(super) fn patch(
     };
     patch["metadata"]["resourceVersion"] = json!(deployment.metadata.resource_version);
     Ok(Ok(patch))
+}
+
+/// Returns why the throughput floor stops the rollout. A promotion would end the current step as soon as the
+/// floor permits the rollout, without any of its replicas.
+fn floor_violation(deployment: &ModelDeployment) -> Option<&str> {
+    let conditions = &deployment.status.as_ref()?.conditions;
+    let stopped = conditions.iter().find(|condition| {
+        condition.type_ == condition_type::PROGRESSING && condition.reason == THROUGHPUT_FLOOR
+    });
+    stopped.map(|condition| condition.message.as_str())
 }
 
 /// Returns the status of the rollout in progress, and its identifier.
@@ -145,7 +161,7 @@ fn in_progress(deployment: &ModelDeployment) -> anyhow::Result<(RolloutStatus, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
     use rooflet_api::v1alpha1::{ModelDeploymentStatus, ModelRevisionSpec};
     use rooflet_base::clock::at;
 
@@ -269,8 +285,24 @@ mod tests {
             annotated(Change::Abort, ABORT_ANNOTATION),
             "guide-b/1970-01-01T00:00:00Z"
         );
+        let status = canary.status.as_mut().unwrap();
+        status.conditions = vec![Condition {
+            type_: condition_type::PROGRESSING.to_owned(),
+            status: "False".to_owned(),
+            reason: THROUGHPUT_FLOOR.to_owned(),
+            message: "30 tok/s would stay".to_owned(),
+            observed_generation: None,
+            last_transition_time: Time(at(0)),
+        }];
+        assert!(
+            error(&canary, &Change::Promote(Promotion::Step)).ends_with("promotion: 30 tok/s would stay")
+        );
+        patch(&canary, &Change::Promote(Promotion::Full))
+            .unwrap()
+            .unwrap();
         // A rollout that waits for a maintenance window has no steps.
         let status = canary.status.as_mut().unwrap();
+        status.conditions.clear();
         status.rollout.step = None;
         let full = patch(&canary, &Change::Promote(Promotion::Full))
             .unwrap()
