@@ -40,7 +40,7 @@ pub(crate) struct DeploymentRow {
     /// Decode tokens/s of one stream: mean of the replicas, computed by the controller.
     pub(crate) tokens_per_second: Speed,
     pub(crate) time_to_first_token_seconds: Speed,
-    /// Sum of the replicas.
+    /// Sum of the replicas whose nodes report.
     pub(crate) requests: Option<Requests>,
     pub(crate) paused: bool,
     pub(crate) created: Option<Timestamp>,
@@ -64,7 +64,7 @@ impl DeploymentRow {
             updated_replicas: status.updated_replicas,
             tokens_per_second: Speed::of_summary(status.tokens_per_second.as_deref()),
             time_to_first_token_seconds: Speed::of_summary(status.time_to_first_token.as_deref()),
-            requests: Requests::sum(own.filter_map(|replica| replica.requests)),
+            requests: Requests::sum(own.filter_map(ReplicaRow::current_requests)),
             paused: deployment.spec.paused,
             created: created(deployment),
             conditions: Condition::all(&status.conditions),

@@ -87,7 +87,7 @@ impl MacRow {
                 .map(|(measured, free)| Usage::of_free(measured, free)),
             nominal_bandwidth: status.data_sheet.map(|sheet| sheet.memory_bytes_per_second),
             replicas: u64::try_from(status.replicas).unwrap_or_default(),
-            requests: Requests::sum(on_node.filter_map(|replica| replica.requests)),
+            requests: Requests::sum(on_node.filter_map(ReplicaRow::current_requests)),
             operating_system: text(&status.node_info.operating_system),
             engine: text(&status.node_info.engine),
             agent_version: text(&status.node_info.agent_version),

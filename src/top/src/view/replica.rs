@@ -8,7 +8,7 @@ use super::format::{gibibytes, rate, seconds};
 use super::{Condition, Requests, Speed, created, id, text};
 use crate::age::age;
 use crate::table::{Cell, Column, Row, Tone};
-use rooflet_api::conditions::condition_type;
+use rooflet_api::conditions::{NODE_NOT_READY, condition_type};
 use rooflet_api::meta::{DEPLOYMENT_LABEL, REVISION_LABEL};
 use rooflet_api::v1alpha1::{ModelReplica, ReplicaPhase};
 use rooflet_base::quantity::parse_bytes;
@@ -105,6 +105,13 @@ impl ReplicaRow {
             created: created(replica),
             conditions,
         }
+    }
+
+    /// Returns the requests, unless the node is silent: it then keeps the last count.
+    pub(super) fn current_requests(&self) -> Option<Requests> {
+        let ready = Condition::find(&self.conditions, condition_type::READY);
+        let is_lost = ready.is_some_and(|ready| ready.reason == NODE_NOT_READY);
+        self.requests.filter(|_| !is_lost)
     }
 
     pub(crate) fn id(&self) -> String {

@@ -57,6 +57,28 @@ fn deployment_shows_its_state_and_the_requests_of_its_replicas() {
 }
 
 #[test]
+fn requests_of_a_silent_node_are_not_in_flight() {
+    let mut objects = objects();
+    let mut lost = (*objects.replicas[0]).clone();
+    let status = lost.status.as_mut().expect("a status");
+    for condition in &mut status.conditions {
+        (condition.status, condition.reason) = ("False".into(), "NodeNotReady".into());
+    }
+    objects.replicas[0] = Arc::new(lost);
+    let view = View::new(&objects, Vec::new(), now());
+    assert_eq!(view.totals.requests, None);
+    assert_eq!(
+        (view.macs[0].requests, view.deployments[0].requests),
+        (None, None)
+    );
+    // The row of the replica shows what its agent reported last.
+    assert_eq!(
+        view.replicas[0].requests.map(|requests| requests.running),
+        Some(2)
+    );
+}
+
+#[test]
 fn events_are_newest_first_and_about_rooflet_only() {
     let view = view();
     let objects: Vec<&str> = view.events.iter().map(|event| event.object.as_str()).collect();

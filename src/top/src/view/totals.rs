@@ -20,6 +20,7 @@ pub(crate) struct Totals {
     pub(crate) bandwidth: Option<Usage>,
     /// Macs whose bandwidth was not measured. They are not part of `bandwidth`.
     pub(crate) macs_without_measured_bandwidth: usize,
+    /// Sum of the replicas whose nodes report.
     pub(crate) requests: Option<Requests>,
 }
 
@@ -34,7 +35,7 @@ impl Totals {
             memory: Usage::sum(macs.iter().filter_map(|mac| mac.memory)),
             bandwidth: Usage::sum(macs.iter().filter_map(|mac| mac.bandwidth)),
             macs_without_measured_bandwidth: macs.iter().filter(|mac| mac.bandwidth.is_none()).count(),
-            requests: Requests::sum(replicas.iter().filter_map(|replica| replica.requests)),
+            requests: Requests::sum(replicas.iter().filter_map(ReplicaRow::current_requests)),
         }
     }
 }
