@@ -1,7 +1,7 @@
 //! Last measurements of the bandwidth of each node. A probe runs about once per week, so the number of
 //! measurements is limited and not their age.
 //!
-//! The memory has a limit: [`MAX_NODES`] nodes with [`MAX_MEASUREMENTS`] of 20 bytes. The measurements are
+//! The memory has a limit: [`MAX_NODES`] nodes with [`MAX_MEASUREMENTS`] of 24 bytes. The measurements are
 //! lost when the process ends, except the last one, which is in the status of the node.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use rooflet_api::v1alpha1::FleetNode;
 use rooflet_base::mutex::lock;
+use rooflet_roofline::published;
 
 const MAX_NODES: usize = 2000;
 const MAX_MEASUREMENTS: usize = 64;
@@ -23,8 +24,8 @@ struct Measurement {
     /// Seconds since 1970.
     at: i64,
     median: f32,
-    p10: f32,
-    p90: f32,
+    /// 10th and 90th percentile. Only earlier agents publish them.
+    spread: Option<(f32, f32)>,
 }
 
 /// History of the nodes by their UID. Clones share their values.
@@ -43,14 +44,16 @@ impl BandwidthHistory {
     pub fn of(&self, uid: &str) -> Option<Value> {
         let all = lock(&self.0);
         let found = all.get(uid)?;
-        let column = |of: fn(&Measurement) -> f32| -> Vec<f32> { found.iter().map(of).collect() };
+        let column =
+            |of: fn(&Measurement) -> Option<f32>| -> Vec<Option<f32>> { found.iter().map(of).collect() };
+        let mut series = json!({ "measuredBytesPerSecond": column(|measurement| Some(measurement.median)) });
+        if found.iter().any(|measurement| measurement.spread.is_some()) {
+            series["p10BytesPerSecond"] = json!(column(|measurement| measurement.spread.map(|(p10, _)| p10)));
+            series["p90BytesPerSecond"] = json!(column(|measurement| measurement.spread.map(|(_, p90)| p90)));
+        }
         Some(json!({
             "times": found.iter().map(|measurement| measurement.at).collect::<Vec<_>>(),
-            "series": {
-                "measuredBytesPerSecond": column(|measurement| measurement.median),
-                "p10BytesPerSecond": column(|measurement| measurement.p10),
-                "p90BytesPerSecond": column(|measurement| measurement.p90),
-            },
+            "series": series,
         }))
     }
 
@@ -77,14 +80,16 @@ impl BandwidthHistory {
 }
 
 fn measurement(node: &FleetNode) -> Option<Measurement> {
-    let probe = node.status.as_ref()?.probe.as_ref()?;
-    let at: Timestamp = probe.measured_at.parse().ok()?;
-    let read = &probe.measurements.read;
-    (read.median_bytes_per_second > 0.0).then_some(Measurement {
+    let status = node.status.as_ref()?;
+    let speed = published::speed(status)?;
+    let at: Timestamp = speed.measured_at.parse().ok()?;
+    // The figures of a probe belong to the speed only if the agent publishes no other.
+    let probe = status.probe.as_ref().filter(|_| status.speed.is_none());
+    let read = probe.map(|probe| &probe.measurements.read);
+    (speed.read_bytes_per_second > 0.0).then_some(Measurement {
         at: at.as_second(),
-        median: read.median_bytes_per_second as f32,
-        p10: read.p10_bytes_per_second as f32,
-        p90: read.p90_bytes_per_second as f32,
+        median: speed.read_bytes_per_second as f32,
+        spread: read.map(|read| (read.p10_bytes_per_second as f32, read.p90_bytes_per_second as f32)),
     })
 }
 
@@ -92,20 +97,36 @@ fn measurement(node: &FleetNode) -> Option<Measurement> {
 mod tests {
     use super::*;
     use rooflet_api::v1alpha1::{FleetNodeSpec, FleetNodeStatus, Probe};
+    use rooflet_roofline::published::measured_speed;
 
-    fn node(uid: &str, second: i64, median: f64) -> FleetNode {
-        let mut node = FleetNode::new(uid, FleetNodeSpec::default());
-        node.metadata.uid = Some(uid.to_owned());
+    fn probe(second: i64, median: f64) -> Probe {
         let mut probe = Probe {
             measured_at: Timestamp::from_second(second).expect("a time").to_string(),
             ..Probe::default()
         };
-        probe.measurements.read.median_bytes_per_second = median;
-        node.status = Some(FleetNodeStatus {
-            probe: Some(probe),
-            ..FleetNodeStatus::default()
-        });
+        let read = &mut probe.measurements.read;
+        (read.p10_bytes_per_second, read.p90_bytes_per_second) = (median * 0.5, median * 2.0);
+        read.median_bytes_per_second = median;
+        probe
+    }
+
+    fn node_with(uid: &str, status: FleetNodeStatus) -> FleetNode {
+        let mut node = FleetNode::new(uid, FleetNodeSpec::default());
+        node.metadata.uid = Some(uid.to_owned());
+        node.status = Some(status);
         node
+    }
+
+    /// Returns a node as its agent publishes it.
+    fn node(uid: &str, second: i64, median: f64) -> FleetNode {
+        let speed = Some(measured_speed(&probe(second, median)));
+        node_with(
+            uid,
+            FleetNodeStatus {
+                speed,
+                ..FleetNodeStatus::default()
+            },
+        )
     }
 
     #[test]
@@ -128,6 +149,30 @@ mod tests {
         new.status = None;
         history.record([&new]);
         assert_eq!((history.of("b"), history.of("c")), (None, None));
+    }
+
+    #[test]
+    fn percentiles_are_those_of_earlier_agents() {
+        let history = BandwidthHistory::default();
+        let earlier = |second| {
+            let probe = Some(probe(second, 1e11));
+            node_with(
+                "a",
+                FleetNodeStatus {
+                    probe,
+                    ..FleetNodeStatus::default()
+                },
+            )
+        };
+        history.record([&node("b", 100, 1e11)]);
+        let series = history.of("b").expect("recorded")["series"].clone();
+        assert_eq!(series, json!({"measuredBytesPerSecond": [1e11_f32]}));
+        history.record([&earlier(100)]);
+        history.record([&node("a", 700, 2e11)]);
+        let series = history.of("a").expect("recorded")["series"].clone();
+        assert_eq!(series["measuredBytesPerSecond"], json!([1e11_f32, 2e11_f32]));
+        assert_eq!(series["p10BytesPerSecond"], json!([5e10_f32, null]));
+        assert_eq!(series["p90BytesPerSecond"], json!([2e11_f32, null]));
     }
 
     #[test]

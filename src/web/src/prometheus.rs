@@ -116,7 +116,8 @@ impl Subject<'_> {
                     format!("max({metric}{{node=\"{node}\",kind=\"{kind}\"}})")
                 };
                 vec![
-                    ("measuredBytesPerSecond", bandwidth("measured")),
+                    // The metric has the bandwidth of decoding, and the history of the controller that of reads.
+                    ("decodeBytesPerSecond", bandwidth("measured")),
                     ("nominalBytesPerSecond", bandwidth("nominal")),
                 ]
             }

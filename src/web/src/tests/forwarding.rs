@@ -322,7 +322,7 @@ async fn longer_history_is_that_of_prometheus_for_users_who_may_read_the_object(
         assert!(query.headers.get(COOKIE).is_none());
     }
     let node = json_of(browser.get("/proxy/history/nodes/mini-1?hours=720").await).await;
-    assert_eq!(node["series"]["measuredBytesPerSecond"][720], 36.5);
+    assert_eq!(node["series"]["decodeBytesPerSecond"][720], 36.5);
 
     let before = page.upstream.received().len();
     assert_eq!(browser.get(&path("secret/a")).await.status(), 403);
