@@ -6,13 +6,13 @@ import { explain } from '../src/fleet/explanation';
 import { deploymentHealth, nodeHealth, replicaHealth } from '../src/fleet/health';
 import { added, buckets, parseMetrics, lastMinute, quantile, total, totals } from '../src/fleet/metrics';
 import { bytesPerStep, pictureOf, ticks } from '../src/fleet/roofline';
-import { canarySteps, patchOf, throughputFloor, unavailable, undoPatch } from '../src/fleet/rollout';
-import { bandwidthOf, usageOf } from '../src/fleet/usage';
+import { canarySteps, isRejected, patchOf, throughputFloor, unavailable, undoPatch } from '../src/fleet/rollout';
+import { bandwidthOf, speedRows, usageOf } from '../src/fleet/usage';
 
 const node = (status: FleetNode['status'], spec: FleetNode['spec'] = {}): FleetNode => ({ metadata: { name: 'mini-1' }, spec, status });
 const condition = (type: string, status: 'True' | 'False' | 'Unknown', message = 'why') => ({ type, status, reason: 'SomeReason', message });
 const replica = (status: Partial<NonNullable<ModelReplica['status']>>): ModelReplica => ({
-  metadata: { name: 'chat-1', namespace: 'default' }, spec: { model: { source: 'local://m' }, nodeName: 'mini-1' }, status: { phase: 'Ready', ...status },
+  metadata: { name: 'chat-1', namespace: 'default' }, spec: { model: { source: 'local://m' }, nodeName: 'mini-1' }, status: { phase: 'Ready', conditions: [condition('Ready', 'True')], ...status },
 });
 const admission = (chipTimePercent: number, admitted = true) => ({
   admitted, chipTimePercent, freeChipTimePercent: 100,
@@ -23,14 +23,34 @@ test('use of a Mac adds reservations and skips finished and rejected replicas', 
   const requests = { running: 2, waiting: 1, completed: 0, failed: 0 };
   const used = usageOf(node({ allocatable: { memory: '10Gi' } }), [
     replica({ reservedMemory: '4Gi', admission: admission(40), requests }),
-    replica({ reservedMemory: '2Gi', admission: admission(5), phase: 'Loading' }),
+    replica({ reservedMemory: '2Gi', admission: admission(5), phase: 'Loading', conditions: [] }),
     replica({ reservedMemory: '9Gi', admission: admission(90), phase: 'Failed' }),
-    replica({ admission: admission(70, false), phase: 'Pending' }),
+    replica({ admission: admission(70, false), phase: 'Pending', conditions: [] }),
   ]);
   assert.equal(used.memoryReserved, 6 * 2 ** 30);
   assert.equal(used.bandwidthReserved, 45);
   assert.equal(used.bandwidthActive, 40);
   assert.deepEqual([used.replicas, used.ready, used.running, used.waiting], [4, 1, 2, 1]);
+});
+
+test('replica on a silent Mac keeps its reservations, and is not ready and has no requests', () => {
+  const silent = { type: 'Ready', status: 'False', reason: 'NodeNotReady', message: 'why' } as const;
+  const requests = { running: 2, waiting: 1, completed: 0, failed: 0 };
+  const used = usageOf(node(undefined), [replica({ reservedMemory: '4Gi', admission: admission(40), requests, conditions: [silent] })]);
+  assert.deepEqual([used.memoryReserved, used.bandwidthReserved, used.bandwidthActive], [4 * 2 ** 30, 40, 0]);
+  assert.deepEqual([used.replicas, used.ready, used.running, used.waiting], [1, 0, 0, 0]);
+  // A replica that drains finishes its requests.
+  const draining = usageOf(node(undefined), [replica({ phase: 'Draining', requests, conditions: [condition('Ready', 'False')] })]);
+  assert.deepEqual([draining.ready, draining.running], [0, 2]);
+});
+
+test('measured figures of a Mac are those of its speed', () => {
+  const speed = { basis: 'Measured', engine: 'mlx', measuredAt: '', verdict: 'TooLow', readBytesPerSecond: 250e9, decodeBytesPerSecond: 240e9, thermalState: 'Nominal', powerSource: 'AC' } as const;
+  assert.deepEqual(speedRows(speed).map(([name]) => name), ['Read', '4-bit matrix-vector', 'Plausibility']);
+  const disk = speedRows({ ...speed, verdict: 'Plausible', diskReadBytesPerSecond: { p10: 4e9, p50: 5e9, p90: 6e9 } });
+  assert.deepEqual(disk[0], ['Read', '250 GB/s']);
+  assert.deepEqual(disk[2]?.[0], 'Disk read');
+  assert.equal(disk.length, 3);
 });
 
 test('nominal bandwidth is never measured bandwidth', () => {
@@ -92,6 +112,9 @@ test('actions report why they are not possible', () => {
   const unseen = canary({ observedGeneration: 2, rollout: { stableRevision: 'chat-1', revision: 'chat-2', step: 0 } });
   assert.match(unavailable(unseen, 'promote') ?? '', /not observed/);
   assert.match(unavailable(canary({}, { paused: true }), 'undo') ?? '', /paused/);
+  const stopped = { ...inProgress, status: { ...inProgress.status, conditions: [{ ...condition('Progressing', 'False' as const), reason: 'ThroughputFloor' }] } };
+  assert.match(unavailable(stopped, 'promote') ?? '', /no step waits/);
+  assert.equal(unavailable(stopped, 'promote-full'), undefined);
 });
 
 test('undo removes fields that the old template lacks and restores the change cause', () => {
@@ -105,6 +128,20 @@ test('undo removes fields that the old template lacks and restores the change ca
     spec: { serving: { name: null, contextTokens: 128 }, restartedAt: null },
   });
   assert.equal(undoPatch(canary({}, { serving: { contextTokens: 128 } }), revision), undefined);
+});
+
+test('rollback to the newest revision is offered after the template was rejected', () => {
+  // The controller resolves name, context length and commit in a revision.
+  const newest: ModelRevision = {
+    metadata: { name: 'chat-2' },
+    spec: { revision: 2, model: { source: 'hf://o/m', revision: 'c0ffee' }, serving: { name: 'chat', contextTokens: 8192, maxConcurrency: 4 } },
+  };
+  const spec = (serving: object) => ({ model: { source: 'hf://o/m' }, serving: { maxConcurrency: 4, ...serving } });
+  const rejected = { conditions: [condition('Admitted', 'False')] };
+  assert.equal(isRejected(canary({}, spec({})), newest), false);
+  assert.equal(isRejected(canary(rejected, spec({ contextTokens: 9e6 })), newest), true);
+  // No Mac admits the replicas of the newest revision.
+  assert.equal(isRejected(canary(rejected, spec({})), newest), false);
 });
 
 test('deployment shows an abort before its conditions', () => {

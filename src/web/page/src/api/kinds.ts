@@ -52,9 +52,10 @@ export interface NodeSpeed {
   basis: string;
   engine: string;
   measuredAt: string;
-  verdict: string;
+  verdict: 'NotJudged' | 'Plausible' | 'TooHigh' | 'TooLow';
   readBytesPerSecond: number;
   decodeBytesPerSecond: number;
+  diskReadBytesPerSecond?: Percentiles;
   thermalState: string;
   powerSource: string;
 }

@@ -1,6 +1,6 @@
 // Rollouts: course, throughput floor, and the patches of `rooflet rollout`. Pure.
 
-import type { CanaryStep, ModelDeployment, ModelRevision } from '../api/kinds';
+import { condition, type CanaryStep, type ModelDeployment, type ModelRevision } from '../api/kinds';
 import { inRollout } from './health';
 import { number, percent } from '../format/text';
 
@@ -78,7 +78,11 @@ export function unavailable(deployment: ModelDeployment, action: Action | 'undo'
     case 'abort':
       if (status?.observedGeneration !== deployment.metadata.generation) return 'the controller has not observed the newest template yet';
       if (!inRollout(deployment)) return 'no rollout is in progress';
-      if (action === 'promote' && status?.rollout?.step === undefined) return 'no canary is in progress';
+      if (action === 'promote') {
+        if (status?.rollout?.step === undefined) return 'no canary is in progress';
+        const progressing = condition(status?.conditions, 'Progressing');
+        if (progressing?.reason === 'ThroughputFloor') return `no step waits for a promotion: ${progressing.message}`;
+      }
       return undefined;
   }
 }
@@ -116,6 +120,20 @@ export function undoPatch(deployment: ModelDeployment, revision: ModelRevision):
   const after = revision.metadata.annotations?.[CHANGE_CAUSE_ANNOTATION];
   if (before !== after) metadata.annotations = { [CHANGE_CAUSE_ANNOTATION]: after ?? null };
   return { metadata, spec };
+}
+
+/**
+ * Returns whether the controller has rejected the current template, so that the newest revision has another one
+ * and a rollback to it is useful.
+ */
+export function isRejected(deployment: ModelDeployment, newest: ModelRevision): boolean {
+  if (condition(deployment.status?.conditions, 'Admitted')?.status !== 'False') return false;
+  // A revision of the current template sets only fields that the template leaves open.
+  return !onlyAdds(deployment.spec, undoPatch(deployment, newest)?.spec ?? {});
+}
+
+function onlyAdds(to: unknown, patch: unknown): boolean {
+  return isObject(to) && isObject(patch) && Object.entries(patch).every(([key, value]) => to[key] === undefined || onlyAdds(to[key], value));
 }
 
 /** Returns the JSON merge patch from one value to another, or undefined if they are equal. */

@@ -1,7 +1,8 @@
 // Use of a Mac's memory and bandwidth by its replicas. Pure.
 
-import type { FleetNode, ModelReplica } from '../api/kinds';
+import { condition, type FleetNode, type ModelReplica, type NodeSpeed } from '../api/kinds';
 import { parseQuantity } from '../format/quantity';
+import { bandwidth, number } from '../format/text';
 
 export interface Usage {
   /** Memory that models may use, in bytes. */
@@ -23,6 +24,11 @@ export interface Usage {
 /** Phases in which a replica occupies its node. */
 const FINISHED = new Set(['Succeeded', 'Failed']);
 
+/** Returns the requests of a replica. A silent Mac has none: the status has what its agent reported last. */
+export function currentRequests(status: ModelReplica['status']): { running: number; waiting: number } | undefined {
+  return condition(status?.conditions, 'Ready')?.reason === 'NodeNotReady' ? undefined : status?.requests;
+}
+
 export function usageOf(node: FleetNode | undefined, replicas: Iterable<ModelReplica>): Usage {
   const usage: Usage = {
     memoryLimit: parseQuantity(node?.status?.allocatable?.memory),
@@ -32,15 +38,17 @@ export function usageOf(node: FleetNode | undefined, replicas: Iterable<ModelRep
   for (const { status } of replicas) {
     usage.replicas += 1;
     if (!status || FINISHED.has(status.phase)) continue;
-    const running = status.requests?.running ?? 0;
+    const ready = condition(status.conditions, 'Ready');
+    const requests = currentRequests(status);
+    const running = requests?.running ?? 0;
     const chipTime = status.admission?.admitted ? status.admission.chipTimePercent : 0;
     usage.memoryReserved += parseQuantity(status.reservedMemory) ?? 0;
     usage.memoryLoaded += status.model?.weightsBytes ?? 0;
     usage.bandwidthReserved += chipTime;
     usage.bandwidthActive += running > 0 ? chipTime : 0;
-    usage.ready += status.phase === 'Ready' ? 1 : 0;
+    usage.ready += ready?.status === 'True' ? 1 : 0;
     usage.running += running;
-    usage.waiting += status.requests?.waiting ?? 0;
+    usage.waiting += requests?.waiting ?? 0;
   }
   return usage;
 }
@@ -56,4 +64,23 @@ export function bandwidthOf(node: FleetNode): BandwidthFigures {
     measured: node.status?.speed?.readBytesPerSecond ?? node.status?.probe?.read?.medianBytesPerSecond,
     nominal: node.status?.dataSheet?.memoryBytesPerSecond,
   };
+}
+
+const VERDICTS: Record<NodeSpeed['verdict'], string | undefined> = {
+  Plausible: undefined,
+  NotJudged: undefined,
+  TooLow: 'slower than usual for this chip; predictions have wider intervals',
+  TooHigh: 'faster than the memory of this chip; not used for predictions',
+};
+
+/** Returns the measured figures of a Mac with their names. */
+export function speedRows(speed: NodeSpeed): [string, string][] {
+  const disk = speed.diskReadBytesPerSecond;
+  const rows: [string, string | undefined][] = [
+    ['Read', bandwidth(speed.readBytesPerSecond)],
+    ['4-bit matrix-vector', bandwidth(speed.decodeBytesPerSecond)],
+    ['Disk read', disk && `${bandwidth(disk.p50)} (${number(disk.p10 / 1e9)} to ${number(disk.p90 / 1e9)})`],
+    ['Plausibility', VERDICTS[speed.verdict]],
+  ];
+  return rows.filter((row): row is [string, string] => row[1] !== undefined);
 }

@@ -5,7 +5,7 @@ import type { ModelDeployment, ModelReplica, ModelRevision } from '../api/kinds'
 import * as actions from '../actions';
 import { DEPLOYMENTS } from '../api/resources';
 import { deploymentHealth, inRollout, replicaHealth } from '../fleet/health';
-import { canarySteps, consequence, throughputFloor, unavailable, undoPatch, type Action } from '../fleet/rollout';
+import { canarySteps, consequence, isRejected, throughputFloor, unavailable, undoPatch, type Action } from '../fleet/rollout';
 import { diffLines } from '../format/diff';
 import { parsePair } from '../format/quantity';
 import { number, percent, plural, seconds, short, UNKNOWN } from '../format/text';
@@ -207,7 +207,7 @@ function History({ deployment, history, mayUndo, onUndo }: { deployment: ModelDe
         const older = history[index + 1] ?? others[0];
         const base = others.find((other) => other.metadata.name === chosen) ?? older;
         const open = shown === revision.metadata.name;
-        const same = revision === current || undoPatch(deployment, revision) === undefined;
+        const same = revision === current ? !isRejected(deployment, revision) : undoPatch(deployment, revision) === undefined;
         return (
           <li key={revision.metadata.name}>
             <div class="history-row">

@@ -1,10 +1,11 @@
 // One Mac: roofline, use, measurements, replicas, conditions, events.
 
 import { useMemo, useState } from 'preact/hooks';
-import type { FleetNode, ModelReplica } from '../api/kinds';
+import type { FleetNode, ModelReplica, Probe } from '../api/kinds';
 import { remove, schedule, schedulePatch } from '../actions';
 import { NODES } from '../api/resources';
 import { nodeHealth } from '../fleet/health';
+import { speedRows } from '../fleet/usage';
 import { parseQuantity } from '../format/quantity';
 import { bandwidth, bytes, number, percent, plural, seconds, short, UNKNOWN } from '../format/text';
 import { href } from '../router';
@@ -115,15 +116,15 @@ function Use({ node }: { node: FleetNode }) {
 /** Measured bandwidth over time. The control plane keeps the last measurements, Prometheus all of them. */
 function Bandwidths({ node }: { node: FleetNode }) {
   const [hours, setHours] = useState(0);
-  const { probe, dataSheet } = node.status ?? {};
-  const { history, problem } = usePast(`nodes/${encodeURIComponent(node.metadata.name)}${hours ? `?hours=${hours}` : ''}`, probe?.measuredAt);
+  const { speed, probe, dataSheet } = node.status ?? {};
+  const { history, problem } = usePast(`nodes/${encodeURIComponent(node.metadata.name)}${hours ? `?hours=${hours}` : ''}`, (speed ?? probe)?.measuredAt);
   const times = history ? timesOf(history) : [];
   const line = (label: string, name: string, look: Line['look']) => {
     const values = history?.series[name];
     return values ? [{ label, values, look }] : [];
   };
   const lines = [
-    ...line('read, median', 'measuredBytesPerSecond', 'measured'),
+    ...line('read', 'measuredBytesPerSecond', 'measured'), ...line('decode', 'decodeBytesPerSecond', 'measured'),
     ...line('10th percentile', 'p10BytesPerSecond', 'predicted'), ...line('90th percentile', 'p90BytesPerSecond', 'predicted'),
     ...(dataSheet ? [{ label: 'data sheet', values: times.map(() => dataSheet.memoryBytesPerSecond), look: 'limit' as const }] : []),
   ];
@@ -137,18 +138,22 @@ function Bandwidths({ node }: { node: FleetNode }) {
 }
 
 function Measurements({ node }: { node: FleetNode }) {
-  const { probe, dataSheet } = node.status ?? {};
+  const { speed, probe, dataSheet } = node.status ?? {};
   const spec: [string, preact.ComponentChildren][] = dataSheet
     ? [['Data sheet', <span class="nominal-text">{bandwidth(dataSheet.memoryBytesPerSecond)}, not measured</span>], ['Source', <span class="nominal-text">{dataSheet.source}</span>]]
     : [['Data sheet', 'none for this chip']];
-  if (!probe) {
-    return (
-      <>
-        <p class="muted">No figure of this Mac is measured{node.metadata.labels?.['rooflet.dev/simulated'] === 'true' ? ': the machine is simulated.' : ' yet. The agent probes an idle Mac.'}</p>
-        <Facts of={spec} />
-      </>
-    );
-  }
+  const rows = speed ? speedRows(speed) : probe && probeRows(probe);
+  const at = speed ?? probe;
+  return (
+    <>
+      {!rows && <p class="muted">No figure of this Mac is measured{node.metadata.labels?.['rooflet.dev/simulated'] === 'true' ? ': the machine is simulated.' : ' yet. The agent probes an idle Mac.'}</p>}
+      <Facts of={[...(rows ?? []), ...(at ? [['Measured', <><Age at={at.measuredAt} /> ago, with {at.engine}</>] as [string, preact.ComponentChildren]] : []), ...spec]} />
+    </>
+  );
+}
+
+/** Figures of a probe, from earlier agents. */
+function probeRows(probe: Probe): [string, preact.ComponentChildren][] {
   const rate = (figure: { medianBytesPerSecond: number; p10BytesPerSecond: number; p90BytesPerSecond: number; steady: boolean } | undefined) =>
     figure && <>{bandwidth(figure.medianBytesPerSecond)} <span class="muted">({number(figure.p10BytesPerSecond / 1e9)} to {number(figure.p90BytesPerSecond / 1e9)}{figure.steady ? '' : ', unsteady'})</span></>;
   const flops = (spread: { median: number } | undefined) => spread && `${number(spread.median / 1e12)} TFLOPS`;
@@ -158,15 +163,14 @@ function Measurements({ node }: { node: FleetNode }) {
     ['Sustained load', probe.sustained && `${percent(probe.sustained.thermalFactor * 100)} of the first rate after ${seconds(probe.sustained.seconds)}`],
     ['Disk read', rate(probe.diskRead)],
     ['Plausibility', probe.plausibility?.message],
-    ['Measured', <><Age at={probe.measuredAt} /> ago, with {probe.engine}</>],
   ];
-  return <Facts of={[...rows.filter(([, value]) => value), ...spec]} />;
+  return rows.filter(([, value]) => value);
 }
 
 function Question({ node, own, kind, onClose }: { node: FleetNode; own: ModelReplica[]; kind: Question; onClose: () => void }) {
   const name = node.metadata.name;
   const verb = { cordon: 'Cordon', uncordon: 'Uncordon', drain: 'Drain', remove: 'Remove' }[kind];
-  const running = own.reduce((sum, replica) => sum + (replica.status?.requests?.running ?? 0), 0);
+  const { running } = usage(node);
   const patch = kind === 'remove' ? undefined : schedulePatch(kind);
   return (
     <Dialog title={`${verb} ${name}?`} confirm={verb} danger={kind === 'drain' || kind === 'remove'} onClose={onClose} onConfirm={() => (patch ? schedule(node, patch) : remove(NODES, node))}>

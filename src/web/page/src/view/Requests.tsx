@@ -4,6 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { keyOf, type ApiKey } from '../api/kinds';
 import { request } from '../api/http';
 import { added, buckets, lastMinute, parseMetrics, total, totals, type Buckets, type Counters, type Sample } from '../fleet/metrics';
+import { currentRequests } from '../fleet/usage';
 import { count, number, short, UNKNOWN, words } from '../format/text';
 import { now, serverNow } from '../clock';
 import { deployments, keys, replicas, replicasOf } from '../store';
@@ -185,8 +186,9 @@ function Models({ readings }: { readings: Reading[] }) {
       const row: ModelRow = { name: deployment.metadata.name, served: deployment.spec.serving?.name ?? deployment.metadata.name, namespace: deployment.metadata.namespace ?? 'default', running: 0, waiting: 0, completed: 0, failed: 0 };
       for (const replica of replicasOf(key).values()) {
         const requests = replica.status?.requests;
-        row.running += requests?.running ?? 0;
-        row.waiting += requests?.waiting ?? 0;
+        const current = currentRequests(replica.status);
+        row.running += current?.running ?? 0;
+        row.waiting += current?.waiting ?? 0;
         row.completed += requests?.completed ?? 0;
         row.failed += requests?.failed ?? 0;
       }
