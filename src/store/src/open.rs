@@ -2,7 +2,7 @@
 //! for writing only if it is valid. A rejected file is left unchanged.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use redb::Database;
@@ -120,12 +120,22 @@ fn catching_panics<T>(
         .map_err(|failure| failure.at(medium))
 }
 
-/// Writes the state to a new file, and replaces the file by it atomically.
+/// Writes the state to a new file, and replaces the file by it atomically. If it fails, removes the new file.
 fn replace(medium: &dyn Medium, state: &State, config: &StoreConfig) -> Result<Database, OpenError> {
+    let published = catch_unwind(AssertUnwindSafe(|| publish(medium, state, config)));
+    if !matches!(published, Ok(Ok(_))) {
+        // The file may not exist.
+        let _ = medium.discard_replacement();
+    }
+    let database = published.unwrap_or_else(|panic| resume_unwind(panic))?;
+    medium.sync_directory()?;
+    Ok(database)
+}
+
+fn publish(medium: &dyn Medium, state: &State, config: &StoreConfig) -> Result<Database, OpenError> {
     let database = medium.create_replacement()?;
     disk::fill(&database, state, config.seal.as_deref())?;
     medium.publish_replacement()?;
-    medium.sync_directory()?;
     Ok(database)
 }
 

@@ -97,6 +97,10 @@ impl PowerCutDisk {
         self.lock().syncs
     }
 
+    pub(super) fn has_replacement(&self) -> bool {
+        self.lock().replacement.is_some()
+    }
+
     pub(super) fn set_full(&self, full: bool) {
         self.lock().full = full;
     }

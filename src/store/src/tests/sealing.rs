@@ -98,3 +98,24 @@ async fn rotation_encrypts_again_and_missing_key_changes_nothing() {
     }
     assert_eq!(value(&rotated, "/secret/a").await.unwrap(), "swordfish");
 }
+
+/// The new file would occupy the space that the next start needs.
+#[test]
+fn failed_encryption_on_a_full_disk_leaves_no_new_file() {
+    let disk = PowerCutDisk::new();
+    let mut store = Manual::open(&disk, &config()).unwrap();
+    store
+        .commit_one(put("/secret/a", Expect::Any, "swordfish"))
+        .unwrap();
+    drop(store);
+    disk.set_full(true);
+    let sealed = sealing(Path::new("simulated.redb"), Some(1));
+    assert!(Manual::open(&disk, &sealed).is_err());
+    assert!(!disk.has_replacement());
+    disk.set_full(false);
+    let store = Manual::open(&disk, &sealed).unwrap();
+    assert_eq!(
+        store.list("/secret/"),
+        [("/secret/a".to_owned(), "swordfish".to_owned())]
+    );
+}
