@@ -18,20 +18,67 @@ pub fn limit(tasks: &Tasks) {
         return;
     };
     let stop = tasks.stop_token();
+    let mut limit = Limit {
+        log,
+        is_failing: false,
+    };
     tasks.spawn_detached(async move {
         loop {
-            match log.rotate(MAX_LOG_BYTES) {
-                Ok(true) => info!(path = %log.path(), "log rotated"),
-                Ok(false) => {}
-                Err(err) => {
-                    warn!(path = %log.path(), error = %Chain(&err), "failed to rotate this log; it is no longer limited");
-                    return;
-                }
-            }
+            limit.check(MAX_LOG_BYTES);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(PERIOD) => {}
             }
         }
     });
+}
+
+struct Limit {
+    log: Log,
+    /// True if the last rotation failed.
+    is_failing: bool,
+}
+
+impl Limit {
+    /// Rotates the log if it is too large. Logs only the first of several consecutive failures, because the log
+    /// would grow with each message.
+    fn check(&mut self, max_bytes: u64) {
+        let rotated = self.log.rotate(max_bytes);
+        let path = self.log.path();
+        let was_failing = std::mem::replace(&mut self.is_failing, rotated.is_err());
+        match rotated {
+            Ok(true) => info!(%path, "log rotated"),
+            Err(err) if !was_failing => {
+                let seconds = PERIOD.as_secs();
+                warn!(%path, error = %Chain(&err), "failed to rotate this log; retrying every {seconds} s");
+            }
+            Ok(false) | Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use rooflet_testing::TempDir;
+
+    #[test]
+    fn log_is_limited_again_after_a_failed_rotation() {
+        let directory = TempDir::new();
+        let path = directory.path().join("own.log");
+        let in_the_way = directory.path().join("own.log.1/file");
+        fs::create_dir_all(&in_the_way).unwrap();
+        fs::write(&path, "a line\n").unwrap();
+        let mut limit = Limit {
+            log: Log::new(path.clone()),
+            is_failing: false,
+        };
+        limit.check(1);
+        assert!(limit.is_failing && limit.log.bytes() == 7);
+        fs::remove_dir_all(directory.path().join("own.log.1")).unwrap();
+        limit.check(1);
+        assert!(!limit.is_failing && limit.log.bytes() == 0);
+    }
 }

@@ -83,16 +83,14 @@ impl Log {
             return Ok(false);
         }
         let next = Utf8PathBuf::from(format!("{}.1.next", self.path));
-        let mut copy = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&next)?;
         // A limit, because a child that writes faster than the copy would delay its end forever.
         let limit = max_bytes.saturating_mul(4).max(CHUNK_BYTES as u64);
-        io::copy(&mut (&mut log).take(limit), &mut copy)?;
-        fs::rename(&next, self.rotated())?;
+        let copied = copy(&mut log, limit, &next).and_then(|()| fs::rename(&next, self.rotated()));
+        if copied.is_err() {
+            // An incomplete copy would occupy a disk that may be full. It may not exist.
+            let _ = fs::remove_file(&next);
+        }
+        copied?;
         log.set_len(0)?;
         Ok(true)
     }
@@ -115,6 +113,17 @@ impl Log {
             }
         }
     }
+}
+
+/// Copies at most `limit` bytes to a new private file.
+fn copy(log: &mut File, limit: u64, to: &Utf8Path) -> io::Result<()> {
+    let mut copy = OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(to)?;
+    io::copy(&mut log.take(limit), &mut copy).map(drop)
 }
 
 /// Read position in a log. Rotations neither lose nor repeat bytes that are still kept.
@@ -373,6 +382,20 @@ mod tests {
         log.open_append().unwrap().write_all(b"hello\n").unwrap();
         assert_eq!(drain(&mut reader), "hello\n");
         assert!(!log.rotate(1 << 20).unwrap());
+    }
+
+    #[test]
+    fn failed_rotation_leaves_no_copy_and_loses_nothing() {
+        let mut scene = Scene::new();
+        scene.write("one\n");
+        fs::create_dir_all(scene.log.rotated().join("in the way")).unwrap();
+        scene.log.rotate(1).unwrap_err();
+        assert_eq!(scene.log.bytes(), 4);
+        let next = format!("{}.1.next", scene.log.path);
+        assert!(!Utf8Path::new(&next).exists());
+        fs::remove_dir_all(scene.log.rotated()).unwrap();
+        assert!(scene.log.rotate(1).unwrap());
+        assert_eq!(scene.read(From::Start), "one\n");
     }
 
     #[test]
