@@ -166,10 +166,7 @@ impl Directory {
         for entry in self.path.read_dir_utf8()? {
             // Names that are not UTF-8 are ignored.
             let Ok(entry) = entry else { continue };
-            // Symbolic links are followed, because Kubernetes mounts ConfigMaps as links.
-            if is_manifest_name(entry.file_name())
-                && entry.path().metadata().is_ok_and(|metadata| metadata.is_file())
-            {
+            if is_manifest_name(entry.file_name()) && may_be_file(entry.path()) {
                 names.push(entry.file_name().to_owned());
             }
         }
@@ -219,6 +216,15 @@ fn problem(file: &str, message: String) -> ManifestProblem {
         line: None,
         field: None,
         message,
+    }
+}
+
+/// Returns false for directories and other non-files. Symbolic links are followed, because Kubernetes mounts
+/// ConfigMaps as links. The target of a link may be missing briefly; reading it then reports the problem.
+fn may_be_file(path: &Utf8Path) -> bool {
+    match path.metadata() {
+        Ok(metadata) => metadata.is_file(),
+        Err(_) => path.symlink_metadata().is_ok(),
     }
 }
 
@@ -367,6 +373,35 @@ mod tests {
         fs::remove_file(directory.path().join("a.yaml")).unwrap();
         assert!(scanned.scan());
         assert_eq!(*scanned.set, ManifestSet::default());
+    }
+
+    #[test]
+    fn link_with_a_missing_target_keeps_its_replicas() {
+        let directory = TempDir::new();
+        let (path, target) = (
+            directory.path().join("manifests"),
+            directory.path().join("target"),
+        );
+        fs::create_dir_all(path.join("directory.yaml")).unwrap();
+        fs::write(&target, deployment("a", "local://m")).unwrap();
+        std::os::unix::fs::symlink(&target, path.join("a.yaml")).unwrap();
+        let mut scanned = Directory {
+            path: path.clone(),
+            parser: Parser::new("n"),
+            files: BTreeMap::new(),
+            set: Arc::default(),
+        };
+        let mut scan = || {
+            scanned.scan();
+            (scanned.set.replicas.len(), scanned.set.problems.len())
+        };
+        assert_eq!(scan(), (1, 0));
+        fs::remove_file(&target).unwrap();
+        assert_eq!(scan(), (1, 1));
+        fs::write(&target, deployment("a", "local://m")).unwrap();
+        assert_eq!(scan(), (1, 0));
+        fs::remove_file(path.join("a.yaml")).unwrap();
+        assert_eq!(scan(), (0, 0));
     }
 
     #[test]
