@@ -15,7 +15,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use tracing::{info, warn};
 
 use rooflet_api::v1alpha1::HubModel;
-use rooflet_base::file::directories;
+use rooflet_base::file::{directories, if_there};
 use rooflet_base::units::Bytes;
 
 /// Suffix of incomplete files and directories.
@@ -42,8 +42,16 @@ impl Downloads {
         Self { root }
     }
 
+    /// Returns the directory without symbolic links, so that its paths equal those of located models. The target
+    /// of a link may be mounted later.
+    fn root(&self) -> Utf8PathBuf {
+        self.root
+            .canonicalize_utf8()
+            .unwrap_or_else(|_| self.root.clone())
+    }
+
     fn repository(&self, model: &HubModel) -> Utf8PathBuf {
-        self.root.join(&model.owner).join(&model.name)
+        self.root().join(&model.owner).join(&model.name)
     }
 
     /// Returns the directory of the complete model. `model` has a commit as revision.
@@ -109,7 +117,7 @@ impl Downloads {
 
     /// Records that a model is in use.
     pub fn touch(&self, path: &Utf8Path) {
-        if path.starts_with(&self.root)
+        if path.starts_with(self.root())
             && let Err(err) = fs::write(hidden(path, USED), "")
         {
             warn!(%path, error = %err, "failed to record the last use of a model");
@@ -142,7 +150,7 @@ impl Downloads {
     /// Returns all complete models, sorted.
     pub fn list(&self) -> Vec<(HubModel, Utf8PathBuf)> {
         let mut found = Vec::new();
-        for owner in directories(&self.root) {
+        for owner in directories(&self.root()) {
             for name in directories(&owner) {
                 for path in directories(&name) {
                     let commit = path.file_name().unwrap_or_default();
@@ -194,7 +202,7 @@ impl Downloads {
 
     fn unused_directories(&self, used: &BTreeSet<Utf8PathBuf>) -> Vec<Utf8PathBuf> {
         let partial: BTreeSet<_> = used.iter().map(|path| hidden(path, PARTIAL)).collect();
-        let repositories = directories(&self.root)
+        let repositories = directories(&self.root())
             .into_iter()
             .flat_map(|owner| directories(&owner));
         let all = repositories.flat_map(|name| directories(&name));
@@ -211,6 +219,8 @@ fn hidden(path: &Utf8Path, end: &str) -> Utf8PathBuf {
 /// Removes a directory. It is renamed first, so that an incomplete model never has the final name.
 fn remove(path: &Utf8Path) -> io::Result<()> {
     let renamed = hidden(path, ".removed");
+    // The agent may have ended during an earlier removal.
+    if_there(fs::remove_dir_all(&renamed))?;
     fs::rename(path, &renamed)?;
     drop(fs::remove_file(hidden(path, USED)));
     fs::remove_dir_all(renamed)

@@ -91,3 +91,37 @@ fn removes_least_recently_used_model_first() {
     assert!(used_partial.exists() && !gone.exists());
     assert_eq!(fixture.downloads.unused(&in_use), Bytes::ZERO);
 }
+
+/// An agent that ends during a removal leaves the renamed directory.
+#[test]
+fn interrupted_removal_does_not_prevent_later_ones() {
+    let fixture = Fixture::new();
+    let path = fixture.create_complete("hf://o/n@c0", 100);
+    let left = hidden(&path, ".removed");
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join("model.safetensors"), "x").unwrap();
+    assert_eq!(
+        fixture.downloads.delete(&model("hf://o/n@c0")).unwrap(),
+        Some(Bytes(100))
+    );
+    assert!(!path.exists() && !left.exists());
+}
+
+#[test]
+fn used_model_behind_a_symbolic_link_is_kept() {
+    let fixture = Fixture::new();
+    let disk = fixture.directory.path().canonicalize_utf8().unwrap().join("disk");
+    std::os::unix::fs::symlink(&disk, fixture.directory.path().join("models")).unwrap();
+    // The disk is mounted after the start of the agent.
+    assert_eq!(fixture.list().len(), 0);
+    fs::create_dir(&disk).unwrap();
+    let path = fixture.create_complete("hf://o/n@c0", 100);
+    let real = path.canonicalize_utf8().unwrap();
+    let in_use = BTreeSet::from([real.clone()]);
+    assert_eq!(fixture.downloads.unused(&in_use), Bytes::ZERO);
+    assert_eq!(fixture.downloads.find(&model("hf://o/n@c0")), Some(real.clone()));
+    fixture.downloads.touch(&real);
+    assert!(fixture.downloads.last_use(&model("hf://o/n@c0")).is_some());
+    fixture.downloads.remove_unused(&in_use, Bytes(1));
+    assert!(real.exists());
+}
