@@ -9,7 +9,7 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use rooflet_base::clock::Clock;
+use rooflet_base::clock::{Clock, Moment};
 use rooflet_base::error::Chain;
 use rooflet_client as client;
 use rooflet_client::{
@@ -94,14 +94,14 @@ impl NodeCredentials {
     /// Renews certificate or token whenever it is due, and uses a changed kubeconfig, until `stop`.
     pub async fn keep(mut self, stop: CancellationToken) {
         let mut content = self.read();
-        let mut next_renewal = Timestamp::MIN;
+        let mut last_renewal = None;
         let mut followed = None;
-        let mut next_attempt = Timestamp::MIN;
+        let mut last_attempt = None;
         loop {
             let now = self.clock.now();
             let published = self.trust.as_ref().and_then(PublishedTrust::client_authorities);
             if let Some(published) = published.filter(|published| followed.as_ref() != Some(published))
-                && now >= next_attempt
+                && has_passed(ROTATION_RETRY, last_attempt, &self.clock)
             {
                 match self.follow(&published).await {
                     Ok(()) => followed = Some(published),
@@ -111,45 +111,42 @@ impl NodeCredentials {
                             "failed to follow the rotated authorities of the fleet; retrying in {} s",
                             ROTATION_RETRY.as_secs()
                         );
-                        next_attempt = now + ROTATION_RETRY;
+                        last_attempt = Some(Moment::now(&self.clock));
                     }
                 }
                 content = self.read();
             }
+            let may_renew = has_passed(RETRY, last_renewal, &self.clock);
             let due = self
                 .certificate
                 .as_ref()
-                .filter(|certificate| certificate.is_due(now));
+                .filter(|certificate| may_renew && certificate.is_due(now));
             if let Some(certificate) = due
                 && certificate.is_from_future(now)
-                && now >= next_renewal
             {
                 warn!(
                     from = %certificate.not_before,
                     "the node's certificate is not valid yet, because a clock was wrong; renewing it"
                 );
             }
-            if let Some(until) = due
-                .map(|certificate| certificate.not_after)
-                .filter(|_| now >= next_renewal)
-            {
+            if let Some(until) = due.map(|certificate| certificate.not_after) {
                 match self.renew(None).await {
                     Ok(()) => info!("renewed the node's certificate"),
                     Err(err) => self.log_failure("certificate", until, now, &err),
                 }
-                next_renewal = now + RETRY;
+                last_renewal = Some(Moment::now(&self.clock));
                 content = self.read();
             }
             let due = self.token.as_ref().map(|own| &own.token);
             if let Some(until) = due
-                .filter(|token| now >= token.renew_at() && now >= next_renewal)
+                .filter(|token| may_renew && now >= token.renew_at())
                 .map(|token| token.expires)
             {
                 match self.renew_token().await {
                     Ok(()) => info!("renewed the node's token"),
                     Err(err) => self.log_failure("token", until, now, &err),
                 }
-                next_renewal = now + RETRY;
+                last_renewal = Some(Moment::now(&self.clock));
                 content = self.read();
             }
             tokio::select! {
@@ -306,9 +303,28 @@ impl NodeCredentials {
     }
 }
 
+/// Returns true if `wait` has passed since the last attempt, also if the clock was set back in between.
+fn has_passed(wait: Duration, last: Option<Moment>, clock: &Clock) -> bool {
+    last.is_none_or(|last| last.age(clock) >= wait)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rooflet_base::clock::ManualClock;
+
+    #[test]
+    fn renewal_is_retried_after_the_clock_was_set_back() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        assert!(has_passed(RETRY, None, &clock));
+        let last = Some(Moment::now(&clock));
+        manual.set_back(Duration::from_secs(30 * 24 * 3600));
+        manual.advance(RETRY - Duration::from_secs(1));
+        assert!(!has_passed(RETRY, last, &clock));
+        manual.advance(Duration::from_secs(1));
+        assert!(has_passed(RETRY, last, &clock));
+    }
 
     #[test]
     fn certificate_is_due_after_two_thirds_of_its_lifetime_and_before_its_validity() {

@@ -133,6 +133,12 @@ pub fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or(Duration::ZERO)
 }
 
+/// Returns true if `then` is less than `limit` ago. Returns false if `then` is further ahead than `limit`, because
+/// the clock has been set back since `then` was recorded.
+pub fn is_recent(now: Timestamp, then: Timestamp, limit: Duration) -> bool {
+    since(now, then) < limit && since(then, now) < limit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +152,27 @@ mod tests {
         assert_eq!(since(clock.now(), wall), Duration::from_secs(90));
         assert_eq!(clock.instant() - mono, Duration::from_secs(90));
         assert_eq!(since(wall, clock.now()), Duration::ZERO);
+    }
+
+    #[test]
+    fn recorded_time_far_ahead_is_not_recent() {
+        let limit = Duration::from_secs(60);
+        let recent: Vec<i64> = [-3600, -60, -59, 0, 59, 60, 3600]
+            .into_iter()
+            .filter(|second| is_recent(at(10_000), at(10_000 + second), limit))
+            .collect();
+        assert_eq!(recent, [-59, 0, 59]);
+    }
+
+    #[test]
+    fn age_grows_after_the_clock_was_set_back() {
+        let manual = ManualClock::new(Timestamp::UNIX_EPOCH);
+        let clock = Clock::Manual(manual.clone());
+        let start = Moment::now(&clock);
+        manual.set_back(Duration::from_secs(3600));
+        assert_eq!(start.age(&clock), Duration::ZERO);
+        manual.advance(Duration::from_secs(90));
+        assert_eq!(start.age(&clock), Duration::from_secs(90));
     }
 
     #[test]

@@ -14,6 +14,9 @@ use rooflet_base::clock::since;
 /// An agent that renewed its Lease within this time owns the name.
 pub(super) const OWNED_WITHIN: Duration = Duration::from_secs(60);
 
+/// A renewal further ahead than this is ignored: the clock of that agent was wrong, or this clock has been set back.
+const MAX_AHEAD: Duration = Duration::from_secs(600);
+
 /// Agent as the holder of its node's Lease. A restarted agent is the same holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -48,7 +51,10 @@ impl Holder {
     /// Checks that this agent holds the Lease at `now`, or may take it over.
     pub(crate) fn check(&self, lease: &LeaseSpec, now: Timestamp) -> Result<(), NodeNameTakenError> {
         let held_by = lease.holder_identity.as_deref().unwrap_or_default();
-        let ago = lease.renew_time.as_ref().map(|MicroTime(time)| since(now, *time));
+        let renewed = lease.renew_time.as_ref().map(|MicroTime(time)| *time);
+        let ago = renewed
+            .filter(|time| since(*time, now) <= MAX_AHEAD)
+            .map(|time| since(now, time));
         match (self.describe_other(held_by), ago) {
             (Some(holder), Some(ago)) if ago < OWNED_WITHIN => Err(NodeNameTakenError {
                 node: self.node.clone(),
@@ -89,6 +95,8 @@ impl Holder {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::SignedDuration;
+
     use super::*;
 
     fn holder(machine_id: &str, state_dir: &str) -> Holder {
@@ -105,7 +113,7 @@ mod tests {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let lease = LeaseSpec {
             holder_identity: Some(held_by.to_owned()),
-            renew_time: Some(MicroTime(now - Duration::from_secs(seconds_ago.unsigned_abs()))),
+            renew_time: Some(MicroTime(now - SignedDuration::from_secs(seconds_ago))),
             ..LeaseSpec::default()
         };
         match holder("M1", "/a").check(&lease, now) {
@@ -125,6 +133,12 @@ mod tests {
             ..LeaseSpec::default()
         };
         assert_eq!(holder("M1", "/a").check(&never, Timestamp::UNIX_EPOCH), Ok(()));
+    }
+
+    #[test]
+    fn renewal_far_in_the_future_does_not_own_the_name() {
+        assert!(result("mini/M2/a", -600).contains("renewed its Lease 0 s ago"));
+        assert_eq!(result("mini/M2/a", -601), "free");
     }
 
     #[test]

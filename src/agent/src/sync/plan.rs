@@ -13,9 +13,10 @@ use super::step::{Refusal, RefusalKind, Start, Step, StopCause, Wait};
 use crate::models::{PendingPull, ServableModel};
 use crate::node::pressure::Pressure;
 use crate::replica::{BadModel, DesiredReplica, ReplicaKey};
+use crate::workers::backoff;
 use rooflet_api::conditions::NODE_MEMORY_PRESSURE;
 use rooflet_api::v1alpha1::AdmissionStatus;
-use rooflet_base::clock::since;
+use rooflet_base::clock::is_recent;
 use rooflet_base::units::Bytes;
 use rooflet_roofline::admission;
 use rooflet_roofline::admission::{
@@ -197,7 +198,7 @@ impl Planner<'_> {
             Err(problem) => return refuse(RefusalKind::Model, problem.reason, problem.message.clone()),
         };
         let is_bad = |bad: &&BadModel| {
-            bad.fingerprint == facts.fingerprint && since(self.now, bad.at) < BAD_MODEL_RETRY
+            bad.fingerprint == facts.fingerprint && is_recent(self.now, bad.at, BAD_MODEL_RETRY)
         };
         if let Some(bad) = seen.and_then(|seen| seen.bad_model.as_ref()).filter(is_bad) {
             return refuse(RefusalKind::Model, &bad.reason, bad.message.clone());
@@ -216,7 +217,7 @@ impl Planner<'_> {
         }
         if let Some(until) = seen
             .and_then(|seen| seen.backoff_until)
-            .filter(|until| *until > self.now)
+            .filter(|until| backoff::is_waiting(*until, self.now))
         {
             return Step::Wait(Wait::BackOff { until });
         }

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
+use rooflet_base::clock::since;
+
 /// Delay after the first failure. It doubles with each consecutive failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(5 * 60);
@@ -12,6 +16,12 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(10 * 60);
 pub(crate) fn delay_after(failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(31);
     FIRST_DELAY.saturating_mul(1 << doublings).min(LONGEST_DELAY)
+}
+
+/// Returns true if the next start waits until `until`. A wait beyond the longest delay does not apply: the clock
+/// has been set back since `until` was recorded.
+pub(crate) fn is_waiting(until: Timestamp, now: Timestamp) -> bool {
+    until > now && since(until, now) <= LONGEST_DELAY
 }
 
 /// Returns the number of consecutive failures after a failure of a worker that was ready for

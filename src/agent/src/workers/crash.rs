@@ -15,7 +15,7 @@ use tracing::warn;
 
 use super::quarantine::{Quarantine, RanModel};
 use crate::state::{Record, StateDir};
-use rooflet_base::clock::since;
+use rooflet_base::clock::{is_recent, since};
 use rooflet_base::error::Chain;
 use rooflet_base::units::Bytes;
 use rooflet_host::{Host, PanicCause, PanicReports};
@@ -126,7 +126,7 @@ impl CrashWatch {
     pub(crate) fn held_back(&self, now: Timestamp) -> BTreeSet<u64> {
         let is_held = self.host.reports_panics()
             && !self.found
-            && self.crashes.started.is_some_and(|at| since(now, at) < HOLD);
+            && self.crashes.started.is_some_and(|at| is_recent(now, at, HOLD));
         let ran = self.crashes.ran.iter().filter(|_| is_held);
         ran.map(|model| model.fingerprint).collect()
     }
@@ -294,6 +294,8 @@ mod tests {
         let mut watch = machine.start_agent("2026-04-01T11:01:30Z");
         assert_eq!(watch.held_back(at("2026-04-01T11:01:59Z")), [7].into());
         assert!(watch.held_back(at("2026-04-01T11:02:00Z")).is_empty());
+        // The clock was set back since the start.
+        assert!(watch.held_back(at("2026-04-01T09:00:00Z")).is_empty());
         // A report that is found after nine minutes still counts.
         machine.report(PanicCause::GpuDriver);
         watch.observe(at("2026-04-01T11:11:00Z"));

@@ -7,6 +7,7 @@ use self::notation::now;
 use super::super::step::longest_answer;
 use super::*;
 use rooflet_api::v1alpha1::{ContextWorking, DiskWorking};
+use rooflet_base::clock::since;
 
 pub(in crate::sync) use self::notation::{check, parse_case};
 
@@ -52,6 +53,9 @@ fn older_generation_never_replaces_newer_one() {
 fn crashed_worker_waits_for_its_backoff() {
     check("a", "a:worker=none:backoff=4", "a=backoff(4s)");
     check("a", "a:worker=none:backoff=0", "a=start(1.0 GiB)");
+    check("a", "a:worker=none:backoff=300", "a=backoff(300s)");
+    // The clock was set back since the crash.
+    check("a", "a:worker=none:backoff=301", "a=start(1.0 GiB)");
     check("a:spec=b", "a:worker=none:spec=a:backoff=4", "a=start(1.0 GiB)");
     check("a:uid=v", "a:worker=none:uid=u:backoff=4", "a=start(1.0 GiB)");
     check("a", "a:worker=hung", "a=stop(Unresponsive)");
@@ -66,6 +70,9 @@ fn bad_model_is_retried_after_file_change_or_delay() {
     );
     check("a", "a:worker=none:bad=8,10", "a=start(1.0 GiB)");
     check("a", "a:worker=none:bad=7,300", "a=start(1.0 GiB)");
+    // The clock was set back since the rejection.
+    check("a", "a:worker=none:bad=7,-299", "a=refuse(Model/CorruptWeights)");
+    check("a", "a:worker=none:bad=7,-300", "a=start(1.0 GiB)");
     check("a:model=missing", "", "a=refuse(Model/ModelNotFound)");
     check("a:model=missing", "a", "a=keep");
     check("a:ctx=1025", "", "a=refuse(Permanent/ContextTooLong)");

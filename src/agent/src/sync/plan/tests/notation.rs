@@ -26,6 +26,7 @@ use super::super::*;
 use crate::models::{ASKING_HUB, ModelProblem};
 use crate::replica::{Origin, ReplicaSpec, Terms};
 use rooflet_api::v1alpha1::{KvCacheSpec, ObjectivesSpec};
+use rooflet_base::clock::since;
 use rooflet_roofline::chip;
 use rooflet_roofline::kv_quantisation::KvQuantisationError;
 use rooflet_roofline::memory::{RUNTIME_OVERHEAD, ServedModel};
@@ -150,7 +151,7 @@ fn seen(text: &str) -> (ReplicaKey, ObservedReplica) {
         let (fingerprint, age) = text.split_once(',').unwrap();
         BadModel {
             fingerprint: fingerprint.parse().unwrap(),
-            at: now() - Duration::from_secs(age.parse().unwrap()),
+            at: now() - jiff::SignedDuration::from_secs(age.parse().unwrap()),
             reason: "CorruptWeights".to_owned(),
             message: "m".to_owned(),
         }
