@@ -86,6 +86,10 @@ impl Progress {
         Bytes(self.0.load(Ordering::Relaxed))
     }
 
+    pub fn set(&self, bytes: Bytes) {
+        self.0.store(bytes.0, Ordering::Relaxed);
+    }
+
     fn add(&self, bytes: usize) {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -95,7 +99,7 @@ impl Progress {
     }
 }
 
-/// Downloads all missing files. Calls `on_data` with the size of every received piece.
+/// Downloads all missing files. Calls `on_data` with the size of every piece that has been written.
 pub async fn pull(
     snapshot: &HubSnapshot,
     hub: &HubAccess,
@@ -108,7 +112,11 @@ pub async fn pull(
     }
     let dir = downloads.partial(&snapshot.model);
     fs::create_dir_all(&dir).await.map_err(|err| failed(&dir, err))?;
-    progress.0.store(0, Ordering::Relaxed);
+    let mut stored = Bytes::ZERO;
+    for file in &snapshot.files {
+        stored += stored_bytes(&dir, file).await;
+    }
+    progress.set(stored);
     let one = Transfer {
         client: client(&hub.endpoint)
             .read_timeout(SILENCE_LIMIT)
@@ -134,6 +142,21 @@ pub async fn pull(
         sync_dir(parent).await?;
     }
     Ok(path)
+}
+
+/// Returns the bytes of a file that an earlier attempt stored and this one continues.
+async fn stored_bytes(dir: &Utf8Path, file: &HubFile) -> Bytes {
+    let length = async |path: Utf8PathBuf| fs::metadata(path).await.map_or(0, |known| known.len());
+    if length(dir.join(&file.name)).await == file.bytes {
+        return Bytes(file.bytes);
+    }
+    let part = length(part_path(dir, file)).await;
+    // A longer partial file is discarded.
+    Bytes(if part <= file.bytes { part } else { 0 })
+}
+
+fn part_path(dir: &Utf8Path, file: &HubFile) -> Utf8PathBuf {
+    dir.join(format!("{}{PARTIAL}", file.name))
 }
 
 async fn sync_dir(dir: &Utf8Path) -> Result<(), PullError> {
@@ -165,18 +188,16 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
             .await
             .is_ok_and(|known| known.len() == file.bytes)
         {
-            self.progress.add(file.bytes as usize);
             return Ok(());
         }
         if let Some(parent) = path.parent() {
             let made = fs::create_dir_all(parent).await;
             made.map_err(|err| failed(parent, err))?;
         }
-        let part_path = self.dir.join(format!("{}{PARTIAL}", file.name));
+        let part_path = part_path(self.dir, file);
         let mut part = Part::open(&part_path, file.bytes)
             .await
             .map_err(|err| failed(&part_path, err))?;
-        self.progress.add(part.bytes as usize);
         if part.bytes < file.bytes {
             self.fetch(file, &mut part, &part_path).await?;
         }
@@ -242,6 +263,8 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
         if response.status() != StatusCode::PARTIAL_CONTENT && part.bytes > 0 {
             self.restart(part, path).await?;
         }
+        // Size of the last piece. Its write may still fail: the next operation on the file reports the error.
+        let mut unwritten = 0;
         let mut body = response.bytes_stream();
         let ended = loop {
             let chunk = match body.next().await {
@@ -253,15 +276,22 @@ impl<F: Fn(usize) + Sync> Transfer<'_, F> {
                 Some(Ok(chunk)) => chunk,
             };
             part.append(&chunk).await.map_err(|err| failed(path, err))?;
-            self.progress.add(chunk.len());
-            (self.on_data)(chunk.len());
+            self.written(std::mem::replace(&mut unwritten, chunk.len()));
             if part.bytes > file.bytes {
                 break Ok(());
             }
         };
         // Keep the received data after any end.
         part.file.flush().await.map_err(|err| failed(path, err))?;
+        self.written(unwritten);
         ended
+    }
+
+    fn written(&self, bytes: usize) {
+        if bytes > 0 {
+            self.progress.add(bytes);
+            (self.on_data)(bytes);
+        }
     }
 
     async fn restart(&self, part: &mut Part, path: &Utf8Path) -> Result<(), PullError> {

@@ -106,6 +106,17 @@ async fn answer(State(server): State<Server>, request: Request) -> axum::respons
     }
 }
 
+async fn hub() -> (tokio::net::TcpListener, HubAccess) {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let hub = HubAccess {
+        endpoint: endpoint.parse().unwrap(),
+        credentials: None,
+    };
+    (listener, hub)
+}
+
 struct Fixture {
     server: Server,
     downloads: Downloads,
@@ -140,14 +151,7 @@ impl Fixture {
 
     /// Runs one attempt, and returns its result and the number of bytes.
     async fn pull(&self) -> (Result<Utf8PathBuf, PullError>, u64) {
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let hub = HubAccess {
-            endpoint: format!("http://{}", listener.local_addr().unwrap())
-                .parse()
-                .unwrap(),
-            credentials: None,
-        };
+        let (listener, hub) = hub().await;
         let serving = axum::serve(
             listener,
             Router::new().fallback(answer).with_state(self.server.clone()),
@@ -206,6 +210,79 @@ async fn continues_interrupted_download() {
     assert_eq!(fixture.reason().await, "DownloadInterrupted");
     fixture.is_whole().await;
     assert_eq!(fixture.requests(), ["", "bytes=300-", "bytes=900-"]);
+}
+
+/// Admission would otherwise reject the replica of a resumed download for missing disk space.
+#[tokio::test]
+async fn stored_files_count_if_the_download_continues_them() {
+    let directory = TempDir::new();
+    for (name, bytes) in [
+        ("whole", 20),
+        ("other", 20),
+        ("part.partial", 15),
+        ("long.partial", 30),
+    ] {
+        std::fs::write(directory.path().join(name), vec![0; bytes]).unwrap();
+    }
+    for (name, bytes, expect) in [
+        ("whole", 20, 20),
+        ("other", 21, 0),
+        ("part", 20, 15),
+        ("long", 20, 0),
+        ("missing", 20, 0),
+    ] {
+        let file = HubFile {
+            name: name.to_owned(),
+            bytes,
+            sha256: None,
+        };
+        assert_eq!(
+            stored_bytes(directory.path(), &file).await,
+            Bytes(expect),
+            "{name}"
+        );
+    }
+}
+
+/// A full disk reports its error with the operation after the failed write.
+#[tokio::test]
+async fn unwritten_data_is_not_counted() {
+    let fixture = Fixture::new();
+    let (listener, hub) = hub().await;
+    let router = Router::new().fallback(answer).with_state(fixture.server.clone());
+    let serving = axum::serve(listener, router);
+    let attempt = async {
+        let snapshot = fetch_snapshot(&"hf://owner/name".parse().unwrap(), &hub)
+            .await
+            .unwrap();
+        let directory = TempDir::new();
+        let path = directory.path().join("read-only");
+        std::fs::write(&path, "").unwrap();
+        let (counted, progress) = (AtomicU64::new(0), Progress::default());
+        let one = Transfer {
+            client: client(&hub.endpoint).build().unwrap(),
+            snapshot: &snapshot,
+            hub: &hub,
+            dir: directory.path(),
+            progress: &progress,
+            on_data: &|bytes| {
+                counted.fetch_add(bytes as u64, Ordering::Relaxed);
+            },
+        };
+        let mut part = Part {
+            file: File::open(&path).await.unwrap(),
+            bytes: 0,
+            digest: Sha256::new(),
+        };
+        let outcome = one.fetch(&snapshot.files[1], &mut part, &path).await;
+        assert_eq!(outcome.unwrap_err().reason(), "WriteFailed");
+        (counted.into_inner(), progress.bytes())
+    };
+    let counted = tokio::select! {
+        counted = attempt => counted,
+        _ = serving.into_future() => unreachable!("the server does not stop"),
+    };
+    assert_eq!(counted, (0, Bytes::ZERO));
 }
 
 #[tokio::test]
