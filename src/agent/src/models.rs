@@ -172,11 +172,17 @@ impl Models {
             .map_or(Bytes::ZERO, |(downloads, used)| downloads.unused(used))
     }
 
-    /// Downloads a model. Before that, frees `missing` bytes by deleting downloaded models that are
-    /// not in `used`.
-    pub(crate) fn pull(&mut self, source: &ModelSource, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
-        if let (ModelSource::Hub(model), Some(pulls)) = (source, &mut self.pulls) {
-            pulls.start(model, used, missing);
+    /// Downloads a model, unless its download has started.
+    pub(crate) fn pull(&mut self, model: &HubModel) {
+        if let Some(pulls) = &mut self.pulls {
+            pulls.start(model);
+        }
+    }
+
+    /// Frees `missing` bytes by deleting downloaded models whose directories are not in `used`.
+    pub(crate) fn remove_unused(&self, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
+        if let Some(pulls) = &self.pulls {
+            pulls.downloads().remove_unused(used, missing);
         }
     }
 
@@ -264,6 +270,7 @@ impl Models {
             HubLookup::Found {
                 snapshot,
                 done,
+                is_under_way,
                 problem,
             } => {
                 let known = self.snapshots.get(model);
@@ -285,6 +292,7 @@ impl Models {
                     model: snapshot.model.clone(),
                     bytes: snapshot.bytes(),
                     done,
+                    is_under_way,
                     problem,
                 };
                 outcome.map(|found| ServableModel {

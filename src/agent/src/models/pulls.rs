@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use camino::Utf8PathBuf;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -54,6 +53,8 @@ pub(crate) enum HubLookup {
         snapshot: Arc<HubSnapshot>,
         /// Bytes of the model that are on the disk.
         done: Bytes,
+        /// True if the download has started.
+        is_under_way: bool,
         /// Reason why the download is suspended.
         problem: Option<DownloadProblem>,
     },
@@ -174,6 +175,7 @@ impl Pulls {
                     // Bytes that an earlier agent process downloaded.
                     false => self.downloads.downloaded_bytes(&snapshot.model),
                 },
+                is_under_way: state.is_pulling && !status.is_complete,
                 problem: problem.clone(),
             },
             (None, Some(problem)) => HubLookup::Failed(problem.clone()),
@@ -181,9 +183,8 @@ impl Pulls {
         }
     }
 
-    /// Starts the download of a model with a snapshot, unless it is running. Before that, frees
-    /// `missing` bytes by deleting models whose directories are not in `used`.
-    pub(crate) fn start(&mut self, model: &HubModel, used: &BTreeSet<Utf8PathBuf>, missing: Bytes) {
+    /// Starts the download of a model with a snapshot, unless it is running.
+    pub(crate) fn start(&mut self, model: &HubModel) {
         let Some(state) = self.pulls.get_mut(model).filter(|state| !state.is_under_way()) else {
             return;
         };
@@ -196,9 +197,9 @@ impl Pulls {
             return;
         };
         state.is_pulling = true;
-        // Delete now, while `used` is accurate. It may have changed when the download gets its
-        // turn.
-        self.downloads.remove_unused(used, missing);
+        // The download may wait for its turn.
+        let stored = self.downloads.downloaded_bytes(&snapshot.model);
+        state.shared.progress.set(stored);
         let download = Download {
             requested: model.clone(),
             snapshot,
@@ -373,9 +374,7 @@ impl Download {
                     warn!(model = %self.snapshot.model, reason = problem.reason, "{}", problem.message);
                     self.shared.status().problem = Some(problem);
                     self.changes.mark();
-                    // A broken connection resumes where it ended. A wrong digest repeats the whole
-                    // file and keeps the backoff.
-                    if received > Bytes::ZERO && !matches!(err, PullError::Digest { .. }) {
+                    if received > Bytes::ZERO && continues(&err) {
                         backoff = Backoff::default();
                     }
                 }
@@ -384,6 +383,7 @@ impl Download {
         }
     }
 
+    /// Called when the first data of an attempt is on the disk.
     fn resumed(&self) {
         if self.shared.status().problem.take().is_some() {
             self.changes.mark();
@@ -405,3 +405,19 @@ impl Download {
         }
     }
 }
+
+/// Returns true if the next attempt probably receives further data, so that the backoff starts again. A broken
+/// connection resumes where it ended. A wrong file is repeated, and a full disk stays full for a while.
+fn continues(err: &PullError) -> bool {
+    match err {
+        PullError::Client(_)
+        | PullError::Connection { .. }
+        | PullError::Interrupted { .. }
+        | PullError::Status { .. } => true,
+        PullError::Length { got, wanted, .. } => got < wanted,
+        PullError::Digest { .. } | PullError::Write { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

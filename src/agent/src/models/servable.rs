@@ -36,6 +36,8 @@ pub struct PendingPull {
     pub bytes: Bytes,
     /// Bytes that are on the disk.
     pub done: Bytes,
+    /// True if the download has started.
+    pub is_under_way: bool,
     /// Reason why the download is suspended.
     pub problem: Option<DownloadProblem>,
 }

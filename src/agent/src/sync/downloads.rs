@@ -1,25 +1,124 @@
-//! Prefetch: downloads of models for replicas that will succeed running ones, and for requests of an
-//! administrator. Deletions on request.
+//! Downloads of models: for admitted replicas, for replicas that will succeed running ones, and for requests of
+//! an administrator. Deletions on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use camino::{Utf8Path, Utf8PathBuf};
 use kube::ResourceExt;
 use tracing::warn;
 
 use super::desired::{Desired, ResolvedReplica};
 use super::observed::Observed;
+use super::plan::SyncPlan;
+use super::step::Step;
 use super::sync_loop::SyncLoop;
-use crate::models::ASKING_HUB;
+use crate::models::{ASKING_HUB, ModelProblem, PendingPull, ServableModel};
 use crate::replica::{DesiredReplica, ReplicaKey};
 use rooflet_api::model_requests::ModelRequests;
 use rooflet_api::v1alpha1::{HubModel, ModelSource};
 use rooflet_base::units::Bytes;
 use rooflet_client::EventType;
 
+/// Model to download before a replica needs it.
+pub(super) struct Prefetch<'a> {
+    /// Replica whose successor needs the model. `None` for a request of an administrator.
+    successor: Option<(&'a ReplicaKey, &'a DesiredReplica)>,
+    found: Result<ServableModel, ModelProblem>,
+}
+
+/// Downloads of one sync pass. Pure.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct DownloadPlan {
+    /// Downloads to start.
+    starts: Vec<HubModel>,
+    /// Missing bytes of all downloads that have started or start, by directory.
+    missing: BTreeMap<Utf8PathBuf, Bytes>,
+    /// True if a download starts or is suspended, so that it may need space.
+    needs_space: bool,
+}
+
+impl DownloadPlan {
+    /// Plans the downloads of admitted replicas and, while they fit into `disk_limit`, of `prefetches`.
+    pub(super) fn new(
+        desired: &Desired,
+        plan: &SyncPlan,
+        prefetches: &BTreeMap<HubModel, Prefetch<'_>>,
+        disk_limit: Bytes,
+    ) -> Self {
+        let mut downloads = Self::default();
+        let mut free = disk_limit - plan.reserved_disk;
+        for (key, ResolvedReplica { replica, model }) in &desired.replicas {
+            if let Ok(ServableModel {
+                path,
+                pull: Some(pull),
+                ..
+            }) = model
+                && let Ok(ModelSource::Hub(source)) = replica.spec.source()
+            {
+                let is_admitted = matches!(plan.steps.get(key), Some(Step::Pull(_)));
+                // A rejected replica keeps its download, but the plan reserves no space for it.
+                if !is_admitted && pull.is_under_way && !downloads.missing.contains_key(path) {
+                    free = free - pull.missing();
+                }
+                if is_admitted || pull.is_under_way {
+                    downloads.add(&source, path, pull);
+                }
+            }
+        }
+        let pulls = prefetches.iter().filter_map(|(model, prefetch)| {
+            let found = prefetch.found.as_ref().ok()?;
+            Some((model, found.path.as_path(), found.pull.as_ref()?))
+        });
+        // A download that has started keeps its space.
+        let (started, new): (Vec<_>, Vec<_>) = pulls.partition(|(.., pull)| pull.is_under_way);
+        for (model, path, pull) in started.into_iter().chain(new) {
+            // A replica may need the same model.
+            if downloads.missing.contains_key(path) {
+                continue;
+            }
+            if pull.is_under_way || pull.missing() <= free {
+                free = free - pull.missing();
+                downloads.add(model, path, pull);
+            }
+        }
+        downloads
+    }
+
+    fn add(&mut self, model: &HubModel, path: &Utf8Path, pull: &PendingPull) {
+        self.missing.insert(path.to_owned(), pull.missing());
+        self.needs_space |= !pull.is_under_way || pull.problem.is_some();
+        if !pull.is_under_way {
+            self.starts.push(model.clone());
+        }
+    }
+}
+
 impl SyncLoop {
-    /// Downloads the models of successors while the disk has unreserved space, and stops downloads
-    /// that no replica needs.
-    pub(super) fn prefetch(&mut self, desired: &Desired, observed: &Observed) {
+    /// Downloads the models of admitted replicas, and models to prefetch while the disk has unreserved space.
+    /// Stops downloads that no replica needs.
+    pub(super) fn download(&mut self, desired: &Desired, plan: &SyncPlan, observed: &Observed) {
+        let prefetches = self.prefetches(desired);
+        let used = self.used(desired, &prefetches);
+        if !desired.stopping {
+            let downloads = DownloadPlan::new(desired, plan, &prefetches, observed.disk_limit);
+            if downloads.needs_space {
+                // All downloads need their space together, although they run one after another.
+                let missing = self.workers.missing_disk(downloads.missing.into_values().sum());
+                self.models.remove_unused(&used, missing);
+            }
+            for model in &downloads.starts {
+                self.models.pull(model);
+            }
+        }
+        self.used_models = Some(used);
+        for (model, prefetch) in prefetches {
+            self.publish_prefetch_problem(model, &prefetch);
+        }
+    }
+
+    /// Returns the models to prefetch, and stops downloads that nothing needs. While the agent is stopping,
+    /// returns no models.
+    fn prefetches<'a>(&mut self, desired: &'a Desired) -> BTreeMap<HubModel, Prefetch<'a>> {
         // A rejected replica keeps its download. A replica that is being deleted does not.
         let here = desired
             .replicas
@@ -42,12 +141,41 @@ impl SyncLoop {
         self.models.retain_pulls(&wanted);
         self.prefetches.retain(|model, _| next.contains_key(model));
         if desired.stopping {
-            return;
+            return BTreeMap::new();
         }
-        let free = observed.disk_limit - observed.reserved_disk();
-        for (model, successor) in next {
-            let problem = self.prefetch_model(&model, free);
-            self.publish_prefetch_problem(successor, model, problem);
+        let inspect = |(model, successor): (HubModel, _)| {
+            let found = self.models.inspect(&ModelSource::Hub(model.clone()));
+            (model, Prefetch { successor, found })
+        };
+        next.into_iter().map(inspect).collect()
+    }
+
+    /// Returns the directories of all desired models and of all models to prefetch, including models whose state
+    /// is currently unknown.
+    fn used(
+        &self,
+        desired: &Desired,
+        prefetches: &BTreeMap<HubModel, Prefetch<'_>>,
+    ) -> BTreeSet<Utf8PathBuf> {
+        let replicas = desired.replicas.values().filter_map(|wanted| {
+            let source = wanted.replica.spec.source();
+            self.directory(&wanted.model, &source.ok()?)
+        });
+        let prefetched = prefetches.iter().filter_map(|(model, prefetch)| {
+            let source = ModelSource::Hub(model.clone());
+            self.directory(&prefetch.found, &source)
+        });
+        replicas.chain(prefetched).collect()
+    }
+
+    fn directory(
+        &self,
+        found: &Result<ServableModel, ModelProblem>,
+        source: &ModelSource,
+    ) -> Option<Utf8PathBuf> {
+        match found {
+            Ok(found) => Some(found.path.clone()),
+            Err(_) => self.models.downloaded_to(source),
         }
     }
 
@@ -70,42 +198,23 @@ impl SyncLoop {
         })
     }
 
-    /// Starts a download if it fits into `free` and is not running. Returns the problem of the
-    /// download, if it has one.
-    fn prefetch_model(&mut self, model: &HubModel, free: Bytes) -> Option<(&'static str, String)> {
-        let source = ModelSource::Hub(model.clone());
-        let used = self.used_models.get_or_insert_default();
-        used.extend(self.models.downloaded_to(&source));
-        let found = match self.models.inspect(&source) {
-            Ok(found) => found,
-            Err(problem) => {
-                return (problem.reason != ASKING_HUB).then_some((problem.reason, problem.message));
-            }
-        };
-        used.insert(found.path);
-        let pull = found.pull?;
-        if pull.missing() <= free {
-            let missing = self.workers.missing_disk(pull.missing());
-            self.models.pull(&source, used, missing);
-        }
-        let problem = pull.problem?;
-        Some((problem.reason, problem.message))
-    }
-
     /// Publishes a problem as an event. Conditions describe only the running model.
     /// A model without a successor is logged: no object describes it.
-    fn publish_prefetch_problem(
-        &mut self,
-        successor: Option<(&ReplicaKey, &DesiredReplica)>,
-        model: HubModel,
-        problem: Option<(&'static str, String)>,
-    ) {
-        let reason = problem.as_ref().map(|(reason, _)| *reason);
+    fn publish_prefetch_problem(&mut self, model: HubModel, prefetch: &Prefetch<'_>) {
+        let problem = match &prefetch.found {
+            Ok(found) => {
+                let pull = found.pull.as_ref();
+                let problem = pull.and_then(|pull| pull.problem.as_ref());
+                problem.map(|problem| (problem.reason, &problem.message))
+            }
+            Err(problem) => (problem.reason != ASKING_HUB).then_some((problem.reason, &problem.message)),
+        };
+        let reason = problem.map(|(reason, _)| reason);
         let before = self.prefetches.insert(model.clone(), reason).flatten();
         let Some((reason, message)) = problem.filter(|_| before != reason) else {
             return;
         };
-        let Some((key, replica)) = successor else {
+        let Some((key, replica)) = prefetch.successor else {
             warn!(%model, reason, problem = message, "failed to prefetch a model on request");
             return;
         };
@@ -115,3 +224,6 @@ impl SyncLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,6 +43,8 @@ pub struct SyncPlan {
     pub running_shares: BTreeMap<ReplicaKey, Option<f64>>,
     /// Reserved share of the chip's time, 0 to 1, including replicas that this pass starts.
     pub reserved_share: f64,
+    /// Disk space that running replicas have reserved, and replicas that this pass starts or downloads.
+    pub reserved_disk: Bytes,
     /// True if the memory of stopping replicas is needed, so that their grace period is shortened.
     pub shorten_grace: bool,
 }
@@ -103,6 +105,7 @@ impl SyncPlan {
                 .iter()
                 .map(|commitment| commitment.share)
                 .sum(),
+            reserved_disk: planner.disk,
             shorten_grace: any_stopping && observed.pressure.requires_stop(),
         }
     }

@@ -179,6 +179,7 @@ fn download_precedes_loading() {
             model: "hf://o/n@c0".parse().unwrap(),
             bytes: Bytes::mib(200),
             done: Bytes::mib(mib),
+            is_under_way: true,
             problem: None,
         })
     };

@@ -88,7 +88,7 @@ pub(crate) struct SyncLoop {
     pub sources: Sources,
     pub workers: Workers,
     pub models: Models,
-    /// Directories of models that replicas needed in the last pass. `None` before the first pass.
+    /// Directories of models that the last pass needed. `None` before the first pass.
     pub used_models: Option<BTreeSet<Utf8PathBuf>>,
     /// Models that are prefetched for successors, with the reason of the last published problem.
     pub prefetches: BTreeMap<HubModel, Option<&'static str>>,
@@ -147,7 +147,7 @@ impl SyncLoop {
         let (desired, displaced) = self.desired(listed, stopping, &observed);
         let plan = SyncPlan::new(&desired, &observed, now);
         let released = self.apply(&desired, &plan);
-        self.prefetch(&desired, &observed);
+        self.download(&desired, &plan, &observed);
         self.delete_requested(&desired);
         if self.computes_here {
             self.workers.pacing().set_shares(plan.running_shares.clone());
@@ -355,21 +355,9 @@ impl SyncLoop {
             .collect()
     }
 
-    /// Returns the directories of all desired models, including models whose state is currently
-    /// unknown.
-    fn used(&self, desired: &Desired) -> BTreeSet<Utf8PathBuf> {
-        let wanted = desired.replicas.values();
-        let path = |ResolvedReplica { replica, model }: &ResolvedReplica| match model {
-            Ok(model) => Some(model.path.clone()),
-            Err(_) => self.models.downloaded_to(&replica.spec.source().ok()?),
-        };
-        wanted.filter_map(path).collect()
-    }
-
-    /// Executes the plan. Returns the replicas that this pass released.
+    /// Executes the plan, except for downloads. Returns the replicas that this pass released.
     fn apply(&mut self, desired: &Desired, plan: &SyncPlan) -> Vec<ReplicaKey> {
         let mut released = Vec::new();
-        let used = self.used(desired);
         for (key, status) in &plan.running_admission {
             self.workers
                 .update_reserved_share(key, status.chip_time_percent / 100.0);
@@ -379,15 +367,6 @@ impl SyncLoop {
         }
         for (key, step) in &plan.steps {
             match step {
-                Step::Pull(_) => {
-                    if let Some(wanted) = desired.replicas.get(key)
-                        && let Ok(source) = wanted.replica.spec.source()
-                        && let Some(pull) = wanted.model.as_ref().ok().and_then(|model| model.pull.as_ref())
-                    {
-                        let missing = self.workers.missing_disk(pull.missing());
-                        self.models.pull(&source, &used, missing);
-                    }
-                }
                 Step::Start(start) => {
                     if let Some(wanted) = desired.replicas.get(key) {
                         self.models.touch(&start.path);
@@ -404,13 +383,13 @@ impl SyncLoop {
                         released.push(key.clone());
                     }
                 }
-                Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
+                // `download` handles the downloads together.
+                Step::Pull(_) | Step::Keep | Step::AwaitStop | Step::Wait(_) | Step::Refuse(_) => {}
             }
         }
         if plan.shorten_grace {
             self.workers.shorten_grace();
         }
-        self.used_models = Some(used);
         released
     }
 }

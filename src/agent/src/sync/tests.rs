@@ -468,6 +468,13 @@ async fn needed_download_is_kept_while_the_hub_is_unreachable() {
     };
     assert_eq!(unused(&mut fixture, "a", "hf://o/n@c0"), Bytes::ZERO);
     assert_eq!(unused(&mut fixture, "b", "hf://o/other@c0"), Bytes(50));
+    // The model of a replica's successor.
+    let observed = fixture.sync.observe();
+    let (mut desired, _) = fixture.sync.desired(None, false, &observed);
+    desired.replicas.get_mut(&key("b")).unwrap().replica.next = "hf://o/n@c0".parse().ok();
+    fixture.sync.download(&desired, &SyncPlan::default(), &observed);
+    let used = fixture.sync.used_models.as_ref();
+    assert_eq!(fixture.sync.models.unused(used), Bytes::ZERO);
 }
 
 /// Stops an agent with one worker. Returns the worker's process and the last reports.

@@ -126,6 +126,7 @@ fn wanted(text: &str) -> (ReplicaKey, ResolvedReplica) {
                 model: "hf://o/n@c0".parse().unwrap(),
                 bytes: Bytes::gib(gib.parse().unwrap()),
                 done: Bytes::ZERO,
+                is_under_way: false,
                 problem: None,
             }),
             ..model(number(&fields, "gib", 1))
