@@ -62,7 +62,7 @@ pub fn margin(total: Bytes) -> Bytes {
 }
 
 /// Returns the memory beyond [`margin`] that must stay free when a replica restarts that was
-/// stopped for memory pressure.
+/// stopped for memory pressure, or when a new replica starts soon after such a stop.
 pub fn restart_headroom(total: Bytes) -> Bytes {
     percent(total, RECOVERED - LOW)
 }
@@ -170,6 +170,10 @@ impl MemoryWatch {
                 self.stops = if is_forgotten { 1 } else { self.stops + 1 };
             }
             (true, false) => self.stop_ended = Some(now),
+            // The time of a stop by an earlier agent process is unknown.
+            (false, false) if self.stops > 0 => {
+                self.stop_ended.get_or_insert(now);
+            }
             (true, true) | (false, false) => {}
         }
     }
@@ -178,6 +182,12 @@ impl MemoryWatch {
     fn recovery_time(&self) -> Duration {
         let doublings = self.stops.saturating_sub(1).min(MAX_RECOVERY_FACTOR.ilog2());
         RECOVERY_TIME * (1 << doublings)
+    }
+
+    /// Returns the time for which new replicas need [`restart_headroom`]. `None` if no replica was stopped recently.
+    pub fn headroom_for(&self, now: Instant) -> Option<Duration> {
+        let left = FORGET_STOPS_AFTER.checked_sub(now - self.stop_ended?)?;
+        (!left.is_zero()).then_some(left)
     }
 
     /// Returns the time after which the level can change although the memory does not.
@@ -283,6 +293,26 @@ mod tests {
             (1499, 9, Recovering),
             (1500, 9, None),
         ]);
+    }
+
+    #[test]
+    fn new_replicas_need_headroom_for_an_hour_after_a_stop() {
+        let start = Clock::System.instant();
+        let at = |second| start + Duration::from_secs(second);
+        let mut watch = MemoryWatch::default();
+        watch.observe(&memory(30, None), at(0));
+        assert_eq!(watch.headroom_for(at(0)), None);
+        watch.observe(&memory(1, None), at(10));
+        watch.observe(&memory(30, None), at(20));
+        assert_eq!(watch.headroom_for(at(20)), Some(FORGET_STOPS_AFTER));
+        assert_eq!(watch.headroom_for(at(3619)), Some(Duration::from_secs(1)));
+        assert_eq!(watch.headroom_for(at(3620)), None);
+        // The stop was before the start of the agent.
+        let mut resumed = MemoryWatch::resume(true);
+        resumed.observe(&memory(30, None), at(0));
+        resumed.observe(&memory(30, None), at(10));
+        assert_eq!(resumed.headroom_for(at(3599)), Some(Duration::from_secs(1)));
+        assert_eq!(resumed.headroom_for(at(3600)), None);
     }
 
     #[test]

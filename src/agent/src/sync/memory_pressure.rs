@@ -113,8 +113,47 @@ mod tests {
         check("@free=1 a", gone, "a=refuse(Temporary/MemoryInUse)");
         check("@free=1 a", "a:worker=none", "a=start(1.0 GiB)");
         check("@free=2 a", gone, "a=start(1.0 GiB)");
-        // Another replica may start in the freed memory.
-        check("@recovering a", "a:worker=none", "a=start(1.0 GiB)");
+    }
+
+    /// Otherwise, the successor of a stopped replica would take its memory and cause the next stop.
+    #[test]
+    fn new_replica_starts_after_recovery_with_headroom() {
+        for level in ["@recovering", "@low", "@critical"] {
+            check(
+                &format!("{level} a"),
+                "",
+                "a=refuse(Temporary/NodeMemoryPressure)",
+            );
+            check(&format!("{level} a:overridden"), "", "a=start(1.0 GiB)");
+        }
+        check("@free=1 a", "", "a=start(1.0 GiB)");
+        check("@stopped @free=1 a", "", "a=refuse(Temporary/MemoryInUse)");
+        check("@stopped @free=2 a", "", "a=start(1.0 GiB)");
+        // The new template of a stopped replica.
+        let stopped = "a:worker=none:stopped-for-memory";
+        check(
+            "@recovering a:spec=b",
+            stopped,
+            "a=refuse(Temporary/NodeMemoryPressure)",
+        );
+        check(
+            "@stopped @free=1 a:spec=b",
+            stopped,
+            "a=refuse(Temporary/MemoryInUse)",
+        );
+        // A crashed or changed replica restarts in its own memory.
+        for replica in ["a", "a:spec=b"] {
+            check(
+                &format!("@recovering {replica}"),
+                "a:worker=none",
+                "a=start(1.0 GiB)",
+            );
+            check(
+                &format!("@stopped @free=1 {replica}"),
+                "a:worker=none",
+                "a=start(1.0 GiB)",
+            );
+        }
     }
 
     proptest! {

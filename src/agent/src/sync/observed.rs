@@ -38,8 +38,10 @@ pub struct Observed {
     /// Memory that must become available for pressure to end.
     pub shortfall: Bytes,
     /// Additional memory that must stay free when a replica restarts that was stopped for memory
-    /// pressure.
+    /// pressure, or when a new replica starts soon after such a stop.
     pub restart_headroom: Bytes,
+    /// True if replicas were recently stopped for memory pressure.
+    pub stopped_recently: bool,
 }
 
 impl Observed {

@@ -189,6 +189,8 @@ impl Planner<'_> {
         if self.desired.stopping {
             return Step::Wait(Wait::AgentStopping);
         }
+        // A crashed or changed replica restarts in its own memory.
+        let is_new = seen.is_none_or(|seen| seen.stopped_for_memory);
         let seen = seen.filter(|seen| seen.uid == replica.uid);
         if seen.is_some_and(|seen| replica.generation < seen.generation) {
             return Step::Wait(Wait::Stale);
@@ -207,7 +209,10 @@ impl Planner<'_> {
             return refuse(RefusalKind::Model, &bad.reason, bad.message.clone());
         }
         let stopped_for_memory = seen.is_some_and(|seen| seen.stopped_for_memory);
-        if let Some(refusal) = self.refuse_for_state(replica, facts, stopped_for_memory) {
+        let refusal = self.refuse_for_state(replica, facts);
+        if let Some(refusal) =
+            refusal.or_else(|| self.refuse_for_pressure(replica, stopped_for_memory, is_new))
+        {
             return refusal;
         }
         let demand = demand(replica, facts);
@@ -227,16 +232,12 @@ impl Planner<'_> {
         if self.observed.probing {
             return Step::Wait(Wait::Probing);
         }
-        self.admit(key, replica, facts, demand, stopped_for_memory)
+        let needs_headroom = stopped_for_memory || (is_new && self.observed.stopped_recently);
+        self.admit(key, replica, facts, demand, needs_headroom)
     }
 
     /// Refuses a replica because of the state of the machine, or because its model may have crashed it.
-    fn refuse_for_state(
-        &self,
-        replica: &DesiredReplica,
-        facts: &ServableModel,
-        stopped_for_memory: bool,
-    ) -> Option<Step> {
+    fn refuse_for_state(&self, replica: &DesiredReplica, facts: &ServableModel) -> Option<Step> {
         if let Some(message) = self.observed.quarantined.get(&facts.fingerprint)
             && !replica.terms.overridden
         {
@@ -256,22 +257,36 @@ impl Planner<'_> {
             );
             return Some(refuse(RefusalKind::Temporary, "MemoryStaysWired", message));
         }
-        if stopped_for_memory && self.observed.pressure != Pressure::None {
-            return Some(refuse(
-                RefusalKind::Temporary,
-                NODE_MEMORY_PRESSURE,
-                "stopped under memory pressure; restarts after enough memory has been available for a while"
-                    .to_owned(),
-            ));
-        }
-        if self.observed.pressure == Pressure::Warning && !replica.terms.overridden {
-            return Some(refuse(
-                RefusalKind::Temporary,
-                NODE_MEMORY_PRESSURE,
-                "the system reports low memory; starts when the warning ends".to_owned(),
-            ));
-        }
         None
+    }
+
+    /// Refuses a replica because the node is under memory pressure or recovers from it.
+    fn refuse_for_pressure(
+        &self,
+        replica: &DesiredReplica,
+        stopped_for_memory: bool,
+        is_new: bool,
+    ) -> Option<Step> {
+        let is_overridden = replica.terms.overridden;
+        let message = match self.observed.pressure {
+            Pressure::None => None,
+            Pressure::Warning | Pressure::Recovering | Pressure::Low | Pressure::Critical
+                if stopped_for_memory =>
+            {
+                Some(
+                    "stopped under memory pressure; restarts after enough memory has been available for a while",
+                )
+            }
+            Pressure::Warning if !is_overridden => {
+                Some("the system reports low memory; starts when the warning ends")
+            }
+            Pressure::Recovering | Pressure::Low | Pressure::Critical if is_new && !is_overridden => {
+                Some("memory was low recently; starts after enough memory has been available for a while")
+            }
+            Pressure::Warning | Pressure::Recovering | Pressure::Low | Pressure::Critical => None,
+        }?;
+        let (kind, reason) = (RefusalKind::Temporary, NODE_MEMORY_PRESSURE);
+        Some(refuse(kind, reason, message.to_owned()))
     }
 
     /// Reserves memory, disk space and chip time for a replica and starts it, or refuses it.
@@ -281,12 +296,12 @@ impl Planner<'_> {
         replica: &DesiredReplica,
         facts: &ServableModel,
         demand: Demand,
-        stopped_for_memory: bool,
+        needs_headroom: bool,
     ) -> Step {
         let ask = ask(replica, facts, demand);
         let mut memory = self.observed.memory;
-        if stopped_for_memory {
-            // Headroom prevents the replica from being stopped again soon after its restart.
+        if needs_headroom {
+            // Headroom prevents the replica from being stopped soon after its start.
             memory.available = memory.available - self.observed.restart_headroom;
         }
         let supply = self.supply(memory);

@@ -199,6 +199,7 @@ impl SyncLoop {
             pressure,
             shortfall: pressure::shortfall(&memory),
             restart_headroom: pressure::restart_headroom(memory.total),
+            stopped_recently: self.memory_watch.headroom_for(instant).is_some(),
         }
     }
 

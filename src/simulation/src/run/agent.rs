@@ -115,7 +115,11 @@ impl Run<'_> {
         let state = &mut self.world.nodes[node];
         let memory = state.memory();
         let pressure = state.memory_watch.observe(&memory, instant);
-        if let Some(wait) = state.memory_watch.requeue_after(instant) {
+        let waits = [
+            state.memory_watch.requeue_after(instant),
+            state.memory_watch.headroom_for(instant),
+        ];
+        for wait in waits.into_iter().flatten() {
             self.world
                 .wake_agent_after(node, wait.max(Duration::from_millis(1)));
         }

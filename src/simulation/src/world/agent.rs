@@ -94,6 +94,7 @@ impl World<'_> {
             pressure,
             shortfall: pressure::shortfall(&memory),
             restart_headroom: pressure::restart_headroom(memory.total),
+            stopped_recently: state.memory_watch.headroom_for(self.origin + self.now).is_some(),
         }
     }
 

@@ -16,6 +16,7 @@
 //! - `@probing`, `@stopping`, `@leaked=GIB`, `@m4pro` (default: an unknown chip),
 //! - `@free=GIB`, `@allocatable=GIB`, `@disk=GIB` (default 10),
 //! - `@warning`, `@recovering`, `@low`, `@critical`: memory pressure with a shortfall of 100 MiB.
+//! - `@stopped`: replicas were recently stopped for memory pressure.
 //!
 //! Models have 1 GiB of weights times `gib`, minus the memory of the runtime.
 
@@ -197,6 +198,7 @@ pub(in crate::sync) fn parse_case(wanted_text: &str, seen_text: &str) -> (Desire
         pressure: Pressure::None,
         shortfall: Bytes::mib(100),
         restart_headroom: Bytes::mib(300),
+        stopped_recently: false,
     };
     for word in wanted_text.split_whitespace() {
         match word.split_once('=').unwrap_or((word, "")) {
@@ -214,6 +216,7 @@ pub(in crate::sync) fn parse_case(wanted_text: &str, seen_text: &str) -> (Desire
             ("@probing", _) => observed.probing = true,
             ("@warning", _) => observed.pressure = Pressure::Warning,
             ("@recovering", _) => observed.pressure = Pressure::Recovering,
+            ("@stopped", _) => observed.stopped_recently = true,
             ("@low", _) => observed.pressure = Pressure::Low,
             ("@critical", _) => observed.pressure = Pressure::Critical,
             ("@m4pro", _) => {
