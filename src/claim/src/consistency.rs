@@ -51,14 +51,23 @@ pub(super) fn find_single_sequences(cells: &mut [Cell]) {
     }
 }
 
-/// Returns the figure of this kind under the same conditions.
+/// Returns the figure of this kind under the same conditions. A figure of another answer length is
+/// none. Prefers a figure that states the length, then one with an equal name.
 fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a Cell> {
-    let mut same = cells
+    let length = |cell: &Cell| cell.workload.generated.map(|generated| generated.value);
+    let may_be_equal = |other: &Cell| match (length(cell), length(other)) {
+        (Some(one), Some(other)) => one == other,
+        (None, _) | (_, None) => true,
+    };
+    cells
         .iter()
-        .filter(|other| other.kind == kind && other.field != cell.field);
-    same.clone()
-        .find(|other| other.same_run(cell) && other.name == cell.name)
-        .or_else(|| same.find(|other| other.same_run(cell)))
+        .filter(|other| other.kind == kind && other.field != cell.field)
+        .filter(|other| other.same_run(cell) && may_be_equal(other))
+        // Of equal candidates, the first one counts.
+        .min_by_key(|other| {
+            let unknown_length = length(cell).is_some() && length(other).is_none();
+            (unknown_length, other.name != cell.name)
+        })
 }
 
 fn same_quantity(cell: &Cell, earlier: &[Cell], report: &mut Report) {

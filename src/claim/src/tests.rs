@@ -1,5 +1,7 @@
 //! Published cases of `cases.yaml`, and properties of all claims.
 
+mod true_claims;
+
 use crate::figure_class::FigureClass as _;
 use proptest::prelude::*;
 use serde::Deserialize;
