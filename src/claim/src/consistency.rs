@@ -1,28 +1,24 @@
-//! Checks of a claim's figures against each other: two values of one quantity, rates and times,
-//! shares and totals.
+//! Checks of a claim's figures against each other: two values of one quantity, shares and totals.
 
 use super::cell::Cell;
-use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, with_unit};
+use super::limits::{DecodeLimit, gigabytes, kv_bytes, with_unit};
 use super::machine::{default_working_set, gigabytes_per_second};
+use super::request_times;
 use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimTiming, ClaimVerdict, FigureKind};
 use rooflet_model::kv_cache::KvBits;
 
 /// Relative difference between repeated runs.
-const RUN_TO_RUN: f64 = 0.05;
+pub(super) const RUN_TO_RUN: f64 = 0.05;
 /// Relative tolerance of a share.
-const SHARE: f64 = 0.10;
-/// Time to first token beyond prefill: queue, tokenizer, sampling.
-const FIRST_TOKEN_EXTRA_SECONDS: f64 = 0.5;
+pub(super) const SHARE: f64 = 0.10;
 
 pub(super) fn check(cells: &[Cell], report: &mut Report) {
     for (at, cell) in cells.iter().enumerate() {
         let earlier = &cells[..at];
         same_quantity(cell, earlier, report);
         unit_of_work(cell, earlier, report);
-        rate_and_time(cell, cells, report);
-        part_exceeds_whole(cell, cells, report);
-        request_time(cell, cells, report);
+        request_times::check(cell, cells, report);
         shares(cell, cells, report);
         bandwidth_used(cell, cells, report);
         gain(cell, cells, report);
@@ -53,7 +49,7 @@ pub(super) fn find_single_sequences(cells: &mut [Cell]) {
 
 /// Returns the figure of this kind under the same conditions. A figure of another answer length is
 /// none. Prefers a figure that states the length, then one with an equal name.
-fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a Cell> {
+pub(super) fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> Option<&'a Cell> {
     let length = |cell: &Cell| cell.workload.generated.map(|generated| generated.value);
     let may_be_equal = |other: &Cell| match (length(cell), length(other)) {
         (Some(one), Some(other)) => one == other,
@@ -112,268 +108,6 @@ fn unit_of_work(cell: &Cell, earlier: &[Cell], report: &mut Report) {
         );
         report.flag(&cell.field, Flag::new(ClaimVerdict::Contradictory, message));
     }
-}
-
-/// Flags a part of a time that is longer than the whole.
-fn part_exceeds_whole(cell: &Cell, cells: &[Cell], report: &mut Report) {
-    let parts: &[FigureKind] = if cell.kind == FigureKind::TotalSeconds {
-        &[
-            FigureKind::TimeToFirstTokenSeconds,
-            FigureKind::PrefillSeconds,
-            FigureKind::DecodeSeconds,
-        ]
-    } else if cell.kind == FigureKind::TimeToFirstTokenSeconds {
-        &[FigureKind::PrefillSeconds]
-    } else {
-        return;
-    };
-    let longer = parts
-        .iter()
-        .filter_map(|part| partner(cell, cells, *part))
-        .find(|part| part.reading.low > cell.reading.high * (1.0 + RUN_TO_RUN));
-    let Some(part) = longer else { return };
-    let message = format!("{} is a part of {} but longer", with_unit(part), with_unit(cell));
-    let least = part.reading.value;
-    report.flag(
-        &cell.field,
-        Flag::new(ClaimVerdict::Contradictory, message)
-            .instead(with_unit(cell), format!("at least {} s", Trimmed(least)), least)
-            .factor(cell.reading.value / least),
-    );
-}
-
-/// Checks that prefill rate × time yields the computed prompt tokens.
-fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
-    if cell.kind != FigureKind::PrefillTokensPerSecond {
-        return;
-    }
-    let time = partner(cell, cells, FigureKind::PrefillSeconds)
-        .or_else(|| partner(cell, cells, FigureKind::TimeToFirstTokenSeconds));
-    let (Some(time), Some(prompt)) = (time, cell.workload.prompt) else {
-        return;
-    };
-    let cached = cell.workload.cached.map_or(0.0, |cached| cached.value);
-    let each = (prompt.value - cached).max(1.0);
-    // The prefill time of a batch covers all prompts. A mean time to first token covers at least one
-    // prompt and at most all.
-    let computed = each * cell.workload.batch;
-    let fewest = if time.kind == FigureKind::PrefillSeconds {
-        computed
-    } else {
-        each
-    };
-    let implied = cell.reading.value * time.reading.value;
-    // Bounds of the product that follow from the rounding of both numbers.
-    let (low, high) = (
-        cell.reading.low * time.reading.low,
-        cell.reading.high * time.reading.high,
-    );
-    let rate = computed / time.reading.value;
-    let seconds = computed / cell.reading.value;
-    if low > computed * 1.03 {
-        let extra = time.reading.value - seconds;
-        if time.kind == FigureKind::TimeToFirstTokenSeconds
-            && extra < FIRST_TOKEN_EXTRA_SECONDS.max(0.1 * seconds)
-        {
-            report.remark(
-                &cell.field,
-                format!("{} s of the time to first token are not prefill", Trimmed(extra)),
-            );
-            return;
-        }
-        let mut message = format!(
-            "{} for {} would be {implied:.0} tokens, but {} {computed:.0}: either {rate:.0} tok/s or {} s",
-            with_unit(cell),
-            with_unit(time),
-            if cell.workload.batch > 1.0 {
-                "the prompts have"
-            } else {
-                "the prompt has"
-            },
-            Trimmed(seconds)
-        );
-        // If the time is possible, the contradiction is more specific than the exceeded limit.
-        if !report.has(&time.field, ClaimVerdict::ExceedsRoofline)
-            && let Some(beyond) = report.remove_finding(&cell.field, ClaimVerdict::ExceedsRoofline)
-        {
-            message = format!("{message}; also, {}", beyond.message);
-        }
-        report.flag(
-            &cell.field,
-            Flag::new(ClaimVerdict::Contradictory, message)
-                .instead(with_unit(cell), format!("{rate:.0} tok/s"), rate)
-                .factor(cell.reading.value / rate),
-        );
-    } else if high < fewest * 0.97 {
-        let message = format!(
-            "{} for {} are {implied:.0} tokens, not the {computed:.0} of {}",
-            with_unit(cell),
-            with_unit(time),
-            if cell.workload.batch > 1.0 {
-                "all prompts: the rate counts only some of them, or they were shorter than stated or partly cached"
-            } else {
-                "the prompt: the prompt was shorter than stated, or partly cached"
-            }
-        );
-        report.flag(
-            &cell.field,
-            Flag::new(ClaimVerdict::MethodUnclear, message)
-                .instead(
-                    format!("{computed:.0} tokens"),
-                    format!("{implied:.0} tokens"),
-                    implied,
-                )
-                .factor(computed / implied),
-        );
-    } else {
-        report.remark(&cell.field, format!("{implied:.0} tokens in {}", with_unit(time)));
-    }
-}
-
-/// Checks generated tokens against request times. A rate over the whole request is not a decode
-/// rate.
-fn request_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
-    let is_rate = matches!(
-        cell.kind,
-        FigureKind::DecodeTokensPerSecond
-            | FigureKind::ThroughputTokensPerSecond
-            | FigureKind::EndToEndTokensPerSecond
-    );
-    if !is_rate {
-        return;
-    }
-    let batch = cell.workload.batch;
-    let total = partner(cell, cells, FigureKind::TotalSeconds);
-    let decoding = partner(cell, cells, FigureKind::DecodeSeconds);
-    let first = partner(cell, cells, FigureKind::TimeToFirstTokenSeconds);
-    let generated = cell
-        .workload
-        .generated
-        .or_else(|| total.or(decoding).and_then(|other| other.workload.generated))
-        .map(|tokens| tokens.value * batch);
-    let Some(generated) = generated.filter(|tokens| *tokens > 0.0) else {
-        return;
-    };
-    if let Some(decoding) = decoding {
-        let rate = generated / decoding.reading.value;
-        if (cell.reading.value / rate - 1.0).abs() > RUN_TO_RUN && !cell.reading.admits(rate, RUN_TO_RUN) {
-            let message = format!(
-                "{generated:.0} tokens in {} are {} tok/s",
-                with_unit(decoding),
-                Trimmed(rate)
-            );
-            contradicts(cell, rate, message, report);
-        }
-        return;
-    }
-    let Some(total) = total else {
-        return;
-    };
-    let whole = generated / total.reading.value;
-    let decode = first
-        .map(|first| total.reading.value - first.reading.value)
-        .filter(|seconds| *seconds > 0.0 && generated > 1.0)
-        .map(|seconds| (generated - batch) / seconds);
-    let is_whole = (cell.reading.value / whole - 1.0).abs() <= 0.02 || cell.reading.admits(whole, 0.0);
-    let differs = decode.is_none_or(|decode| (decode / whole - 1.0).abs() > 0.03);
-    if is_whole && differs {
-        if cell.kind == FigureKind::EndToEndTokensPerSecond {
-            report.pass(&cell.field, "rate over whole requests, prefill included");
-            return;
-        }
-        let right = decode.map_or_else(
-            || "decode alone is faster; state the time to first token".to_owned(),
-            |decode| format!("decode alone reaches {} tok/s", Trimmed(decode)),
-        );
-        let message = format!(
-            "{generated:.0} tokens / {} = {}: this includes the time to first token; {right}",
-            with_unit(total),
-            Trimmed(whole)
-        );
-        let mut flag = Flag::new(ClaimVerdict::MethodUnclear, message);
-        if let Some(decode) = decode {
-            flag = flag
-                .instead(with_unit(cell), format!("{} tok/s", Trimmed(decode)), decode)
-                .factor(cell.reading.value / decode);
-        }
-        report.flag(&cell.field, flag);
-        return;
-    }
-    // Decode is never slower than the whole request. With the time to first token, its rate is
-    // exact.
-    let expected = decode.filter(|_| cell.kind != FigureKind::EndToEndTokensPerSecond);
-    match expected {
-        Some(expected)
-            if (cell.reading.value / expected - 1.0).abs() > SHARE
-                && !cell.reading.admits(expected, RUN_TO_RUN) =>
-        {
-            let message = format!(
-                "{generated:.0} tokens, the first after {}, all after {}, are {} tok/s",
-                first.map(with_unit).unwrap_or_default(),
-                with_unit(total),
-                Trimmed(expected)
-            );
-            contradicts(cell, expected, message, report);
-        }
-        Some(_) => {}
-        None if cell.kind == FigureKind::EndToEndTokensPerSecond
-            && cell.reading.low > whole * (1.0 + RUN_TO_RUN) =>
-        {
-            let message = format!(
-                "{generated:.0} tokens in {} are {} tok/s",
-                with_unit(total),
-                Trimmed(whole)
-            );
-            contradicts(cell, whole, message, report);
-        }
-        None if cell.kind == FigureKind::ThroughputTokensPerSecond
-            && cell.reading.low > whole * (1.0 + RUN_TO_RUN) =>
-        {
-            faster_than_whole(cell, total, generated, whole, report);
-        }
-        None if cell.reading.high < whole * (1.0 - RUN_TO_RUN) => {
-            let message = format!(
-                "{generated:.0} tokens in {} are {} tok/s, prefill included",
-                with_unit(total),
-                Trimmed(whole)
-            );
-            contradicts(cell, whole, message, report);
-        }
-        None => {}
-    }
-}
-
-/// Flags a throughput above tokens ÷ seconds. Without a batch, several sequences may explain a
-/// multiple of it.
-fn faster_than_whole(cell: &Cell, total: &Cell, generated: f64, whole: f64, report: &mut Report) {
-    let message = format!(
-        "{generated:.0} tokens in {} are {} tok/s",
-        with_unit(total),
-        Trimmed(whole)
-    );
-    let sequences = (cell.reading.value / whole).round();
-    if cell.conditions.batch.is_none()
-        && sequences >= 2.0
-        && cell.reading.admits(sequences * whole, RUN_TO_RUN)
-    {
-        let message =
-            format!("{message}: state the batch; {sequences:.0} sequences would have this throughput");
-        report.flag(&cell.field, Flag::new(ClaimVerdict::MethodUnclear, message));
-        return;
-    }
-    contradicts(cell, whole, message, report);
-}
-
-fn contradicts(cell: &Cell, right: f64, message: String, report: &mut Report) {
-    report.flag(
-        &cell.field,
-        Flag::new(
-            ClaimVerdict::Contradictory,
-            format!("{message}, not {}", with_unit(cell)),
-        )
-        .instead(with_unit(cell), format!("{} tok/s", Trimmed(right)), right)
-        .factor(cell.reading.value / right),
-    );
 }
 
 fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {

@@ -18,6 +18,7 @@ mod limits;
 mod machine;
 mod method;
 mod model;
+mod request_times;
 mod sides;
 mod stated;
 mod statement;

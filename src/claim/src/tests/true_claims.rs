@@ -61,3 +61,89 @@ fn figures_of_other_answer_lengths_are_not_compared() {
     );
     assert_eq!(result, ClaimVerdict::Contradictory, "{findings}");
 }
+
+#[test]
+fn rates_over_whole_requests_are_not_compared_with_decode_times() {
+    let at = |kind: &str, rate: f64, times: &str| {
+        verdict(
+            QWEN3_8B,
+            "{prompt: 8000, generated: 100}",
+            &format!("{{kind: {kind}, value: {rate}}}, {times}"),
+        )
+    };
+    let both = "{kind: totalSeconds, value: 11 s}, {kind: decodeSeconds, value: 1.17 s}";
+    for (kind, rate) in [
+        ("endToEndTokensPerSecond", 9.1),
+        ("throughputTokensPerSecond", 9.1),
+        ("throughputTokensPerSecond", 85.5),
+        ("decodeTokensPerSecond", 85.5),
+    ] {
+        let (result, findings) = at(kind, rate, both);
+        assert_eq!(result, ClaimVerdict::Plausible, "{kind} {rate}: {findings}");
+    }
+    for (kind, rate, times) in [
+        ("endToEndTokensPerSecond", 40.0, both),
+        ("throughputTokensPerSecond", 40.0, both),
+        ("decodeTokensPerSecond", 9.1, both),
+        // A whole request takes at least as long as its decode.
+        (
+            "endToEndTokensPerSecond",
+            95.0,
+            "{kind: decodeSeconds, value: 1.17 s}",
+        ),
+    ] {
+        let (result, findings) = at(kind, rate, times);
+        assert_eq!(result, ClaimVerdict::Contradictory, "{kind} {rate}: {findings}");
+    }
+}
+
+#[test]
+fn decode_time_includes_or_excludes_the_first_token() {
+    let at = |rate: f64| {
+        verdict(
+            QWEN3_8B,
+            "{generated: 11}",
+            &format!(
+                "{{kind: decodeTokensPerSecond, value: {rate:.1}}}, {{kind: decodeSeconds, value: 125 ms}}"
+            ),
+        )
+    };
+    for rate in [80.0, 88.0] {
+        assert_eq!(at(rate).0, ClaimVerdict::Plausible, "{rate}: {}", at(rate).1);
+    }
+    for rate in [70.0, 98.0] {
+        assert_eq!(at(rate).0, ClaimVerdict::Contradictory, "{rate}: {}", at(rate).1);
+    }
+}
+
+#[test]
+fn mean_first_token_of_a_batch_precedes_the_end_of_prefill() {
+    let at = |figures: &str| verdict(LLAMA_8B, "{prompt: 1000, batch: 4, generated: 101}", figures);
+    let prefill = "{kind: prefillSeconds, value: 5}";
+    let (result, findings) = at(&format!(
+        "{prefill}, {{kind: timeToFirstTokenSeconds, value: 3.1}}"
+    ));
+    assert_eq!(result, ClaimVerdict::Plausible, "{findings}");
+    let (result, findings) =
+        at("{kind: prefillSeconds, value: 10}, {kind: timeToFirstTokenSeconds, value: 2.2}");
+    assert!(
+        result == ClaimVerdict::Contradictory && findings.contains("part of"),
+        "{findings}"
+    );
+    // 400 tokens in 7 s, the prefill included, are 80 tok/s at most in 5 s and 200 in 2 s.
+    let first = "{kind: timeToFirstTokenSeconds, value: 3.1}, {kind: totalSeconds, value: 7}";
+    for (rate, prefilled, expected) in [
+        (200, prefill, ClaimVerdict::Plausible),
+        (110, prefill, ClaimVerdict::Contradictory),
+        (200, "", ClaimVerdict::Plausible),
+        (110, "", ClaimVerdict::Plausible),
+        (300, "", ClaimVerdict::Contradictory),
+        (75, "", ClaimVerdict::Contradictory),
+    ] {
+        let separator = if prefilled.is_empty() { "" } else { ", " };
+        let (result, findings) = at(&format!(
+            "{{kind: decodeTokensPerSecond, value: {rate}}}, {first}{separator}{prefilled}"
+        ));
+        assert_eq!(result, expected, "{rate} {prefilled}: {findings}");
+    }
+}
