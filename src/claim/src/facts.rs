@@ -2,6 +2,7 @@
 //! caches.
 
 use super::cell::Cell;
+use super::consistency::SPECULATIVE_PASSES;
 use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes};
 use super::machine::gigabytes_per_second;
 use super::model::{ClaimedFormat, KnownModel};
@@ -407,10 +408,17 @@ fn maximum(cell: &Cell, report: &mut Report) {
         return;
     };
     let without_kv = cell.workload.batch * limit.bandwidth / limit.streamed;
-    let low = limit.ceiling.min(without_kv) * (1.0 - MAXIMUM - format.spread);
+    // A batch reads an unknown number of experts.
+    let (_, of_all_experts) = limit.bandwidth_used(cell.workload.batch.recip());
+    let slowest = limit.bandwidth / of_all_experts;
+    let low = limit.ceiling.min(without_kv).min(slowest) * (1.0 - MAXIMUM - format.spread);
     let high = limit.ceiling.max(without_kv) * (1.0 + MAXIMUM + format.spread);
     if cell.reading.value >= low && cell.reading.value <= high {
         report.pass(&cell.field, format!("{:.1} tok/s", limit.ceiling));
+        return;
+    }
+    if cell.workload.speculative {
+        report.remark(&cell.field, SPECULATIVE_PASSES);
         return;
     }
     let bytes_meant = cell

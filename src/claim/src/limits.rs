@@ -86,8 +86,10 @@ pub(super) struct DecodeLimit {
     pub(super) hard: f64,
     /// Bandwidth divided by the bytes of one token, or the compute limit if that is lower.
     pub(super) ceiling: f64,
-    /// Bytes of weights that one pass reads.
+    /// Bytes of weights that one pass reads, with the experts of one token.
     pub(super) streamed: f64,
+    /// Bytes of weights that one pass reads if each token of the batch uses other experts.
+    most_streamed: f64,
     /// Bytes of KV cache that one pass reads, at the stated precision or the assumed one.
     cache: f64,
     /// True if the KV cache is assumed to have 4 bits, because the claim does not state its bits.
@@ -130,6 +132,7 @@ impl DecodeLimit {
         let streamed = model.least_streamed(format.likely)?;
         let least = model.least_streamed(format.least)?;
         let batch = cell.workload.batch;
+        let most_streamed = model.most_streamed(format.likely, batch)?;
         let stated = cell.workload.kv_bits;
         let cache = batch * kv_bytes(model, cell.workload.context_tokens(), stated.unwrap_or(bits));
         let unread = bin.cache * cell.machine.machines;
@@ -140,11 +143,19 @@ impl DecodeLimit {
             hard: (batch * bandwidth / fewest).min(compute),
             ceiling: (batch * bandwidth / (streamed + cache)).min(compute),
             streamed,
+            most_streamed,
             cache,
             assumes_4bit_cache: stated.is_none() && cache > 0.0 && bits < KvBits::HALF.0,
             bandwidth,
             compute,
         })
+    }
+
+    /// Returns the bandwidth that `passes` per second use: the weights with the fewest experts, and
+    /// the weights with the most experts and the KV cache.
+    pub(super) fn bandwidth_used(&self, passes: f64) -> (f64, f64) {
+        let most = self.most_streamed + self.cache;
+        (passes * self.streamed, passes * most)
     }
 
     /// Returns whether compute limits the rate, and not bandwidth.

@@ -55,9 +55,34 @@ impl KnownModel {
     /// experts, and an untied embedding table costs one row.
     pub(super) fn least_streamed(&self, bits: FormatBits) -> Option<f64> {
         match &self.dimensions {
-            Some(dimensions) => Some(weigh(dimensions, dimensions.active_expert_parameters(), bits)),
+            Some(dimensions) => {
+                let active = dimensions.active_expert_parameters() as f64;
+                Some(weigh(dimensions, active, bits))
+            }
             // If only the size is known, a tenth may be an embedding table.
             None => self.active.map(|active| 0.9 * active * bits.body / 8.0),
+        }
+    }
+
+    /// Returns the maximum bytes of weights that one pass for `batch` tokens reads: each token uses
+    /// other experts, as far as there are any.
+    pub(super) fn most_streamed(&self, bits: FormatBits, batch: f64) -> Option<f64> {
+        let of_batch = |active: f64, all: f64| (batch * active).min(all).max(active);
+        match &self.dimensions {
+            Some(dimensions) => {
+                let active = dimensions.active_expert_parameters() as f64;
+                let experts = of_batch(active, dimensions.expert_parameters() as f64);
+                Some(weigh(dimensions, experts, bits))
+            }
+            None => {
+                let active = self.active?;
+                let parameters = if self.is_mixture() {
+                    of_batch(active, self.parameters)
+                } else {
+                    active
+                };
+                Some(0.9 * parameters * bits.body / 8.0)
+            }
         }
     }
 
@@ -66,7 +91,7 @@ impl KnownModel {
         match &self.dimensions {
             Some(dimensions) => {
                 let table = dimensions.table_parameters() as f64 * bits.body / 8.0;
-                weigh(dimensions, dimensions.expert_parameters(), bits) + table
+                weigh(dimensions, dimensions.expert_parameters() as f64, bits) + table
             }
             None => self.parameters * bits.body / 8.0,
         }
@@ -79,10 +104,10 @@ impl KnownModel {
 }
 
 /// Returns the bytes of the shared weights and of `experts` expert parameters.
-fn weigh(dimensions: &ModelDimensions, experts: u64, bits: FormatBits) -> f64 {
+fn weigh(dimensions: &ModelDimensions, experts: f64, bits: FormatBits) -> f64 {
     let head = dimensions.head_parameters();
     let body = dimensions.core_parameters() - head;
-    (body as f64 * bits.body + head as f64 * bits.head + experts as f64 * bits.experts) / 8.0
+    (body as f64 * bits.body + head as f64 * bits.head + experts * bits.experts) / 8.0
 }
 
 /// Returns the format at the end of a model name.

@@ -270,6 +270,12 @@ impl Reading {
         (self.low - leeway..=self.high + leeway).contains(&value)
     }
 
+    /// Returns whether the number may stand for a value of a range of positive numbers, with an
+    /// additional relative tolerance `share`.
+    pub(super) fn admits_any(&self, (low, high): (f64, f64), share: f64) -> bool {
+        self.high + share * low >= low && self.low - share * high <= high
+    }
+
     /// Returns whether both may be the same number, with a relative tolerance `share`. Ranges must
     /// overlap by more than half of the narrower one.
     pub(super) fn agrees(&self, other: &Self, share: f64) -> bool {

@@ -117,6 +117,50 @@ fn decode_time_includes_or_excludes_the_first_token() {
 }
 
 #[test]
+fn batch_of_a_mixture_reads_between_one_and_all_experts() {
+    let at = |figures: &str| verdict(QWEN3_30B, "{batch: 8, prompt: 512}", figures);
+    let (result, findings) = at(
+        "{kind: decodeTokensPerSecond, value: 240}, {kind: shareOfBandwidth, value: 42 %}, \
+         {kind: bandwidthUsed, value: 231 GB/s}, {kind: maximumDecodeTokensPerSecond, value: 560}",
+    );
+    assert_eq!(result, ClaimVerdict::Plausible, "{findings}");
+    for figures in [
+        "{kind: decodeTokensPerSecond, value: 240}, {kind: shareOfBandwidth, value: 5 %}",
+        "{kind: decodeTokensPerSecond, value: 240}, {kind: shareOfBandwidth, value: 95 %}",
+        "{kind: decodeTokensPerSecond, value: 240}, {kind: bandwidthUsed, value: 500 GB/s}",
+        "{kind: maximumDecodeTokensPerSecond, value: 200}",
+    ] {
+        assert_eq!(at(figures).0, ClaimVerdict::WrongFact, "{figures}");
+    }
+    // One sequence reads the experts of one token.
+    let (result, _) = verdict(
+        QWEN3_30B,
+        "{prompt: 512}",
+        "{kind: decodeTokensPerSecond, value: 80}, {kind: shareOfBandwidth, value: 80 %}",
+    );
+    assert_eq!(result, ClaimVerdict::WrongFact);
+}
+
+#[test]
+fn bandwidth_of_speculative_decoding_is_a_remark() {
+    let claim = |speculative: bool| {
+        format!(
+            "{{hardware: {M4_MAX}, model: {QWEN3_8B}, workload: {{speculative: {speculative}}}, figures: [\
+             {{kind: decodeTokensPerSecond, value: 110}}, {{kind: bandwidthUsed, value: 300 GB/s}}, \
+             {{kind: shareOfBandwidth, value: 55 %}}, {{kind: maximumDecodeTokensPerSecond, value: 200}}]}}"
+        )
+    };
+    let (result, findings) = of_claim(&claim(true));
+    assert_eq!(result, ClaimVerdict::Plausible, "{findings}");
+    assert!(
+        remarks(&claim(true)).contains("not checked: speculative decoding"),
+        "{}",
+        remarks(&claim(true))
+    );
+    assert_eq!(of_claim(&claim(false)).0, ClaimVerdict::WrongFact);
+}
+
+#[test]
 fn mean_first_token_of_a_batch_precedes_the_end_of_prefill() {
     let at = |figures: &str| verdict(LLAMA_8B, "{prompt: 1000, batch: 4, generated: 101}", figures);
     let prefill = "{kind: prefillSeconds, value: 5}";
