@@ -3,11 +3,14 @@
 use super::super::cell::Cell;
 use super::super::machine::default_working_set;
 use super::super::{Flag, Report};
-use super::format::{gibibytes, gigabytes, with_unit};
-use super::{MAX_DISK_RATE, MIN_KV_BITS, kv_bytes};
+use super::format::{Trimmed, gibibytes, gigabytes, with_unit};
+use super::{MAX_ACCEPTED_TOKENS, MAX_DISK_RATE, MIN_KV_BITS, kv_bytes};
+use crate::figure_class::FigureClass as _;
+use crate::stated::Measure;
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
 
-/// Returns whether weights and KV cache fit into memory, and records a finding if not.
+/// Records a finding if weights and KV cache do not fit into memory. Returns whether the figure may
+/// be possible nevertheless.
 pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
     let (Some((model, _, format)), Some(most)) = (cell.model.sized(), cell.machine.max_memory()) else {
         return true;
@@ -49,40 +52,71 @@ pub(super) fn memory(cell: &Cell, report: &mut Report) -> bool {
     } else {
         weights + kv - most
     };
-    let from_disk = cell.workload.batch * MAX_DISK_RATE * cell.machine.machines / missing.max(1.0);
-    let is_rate = !matches!(
-        cell.kind,
-        FigureKind::PrefillSeconds
-            | FigureKind::TimeToFirstTokenSeconds
-            | FigureKind::TotalSeconds
-            | FigureKind::DecodeSeconds
-    );
-    let decodes = is_rate && cell.kind != FigureKind::PrefillTokensPerSecond;
-    let flag = if decodes && cell.reading.low > from_disk {
-        let message = format!("{does_not_fit}; from disk, the rate is at most {from_disk:.2} tok/s");
-        Flag::new(ClaimVerdict::ExceedsRoofline, message)
-            .instead(
-                with_unit(cell),
-                format!("at most {from_disk:.2} tok/s"),
-                from_disk,
-            )
-            .factor(cell.reading.value / from_disk)
-    } else if decodes {
-        Flag::new(
+    let pass_seconds = missing.max(1.0) / (MAX_DISK_RATE * cell.machine.machines);
+    let flag = match DiskLimit::of(cell, pass_seconds) {
+        DiskLimit::Rate(most) if cell.reading.low > most => {
+            let message = format!("{does_not_fit}; from disk, the rate is at most {most:.2} tok/s");
+            Flag::new(ClaimVerdict::ExceedsRoofline, message)
+                .instead(with_unit(cell), format!("at most {most:.2} tok/s"), most)
+                .factor(cell.reading.value / most)
+        }
+        DiskLimit::Seconds(least) if cell.reading.high < least => {
+            let least_shown = format!("at least {} s", Trimmed(least));
+            let message = format!("{does_not_fit}; from disk, it takes {least_shown}");
+            Flag::new(ClaimVerdict::ExceedsRoofline, message)
+                .instead(with_unit(cell), least_shown, least)
+                .factor(cell.reading.value / least)
+        }
+        DiskLimit::Rate(_) | DiskLimit::Seconds(_) => Flag::new(
             ClaimVerdict::MethodUnclear,
             format!("{does_not_fit}; possible only if every pass reads weights from disk"),
-        )
-    } else {
-        Flag::new(ClaimVerdict::ExceedsRoofline, does_not_fit)
-            .instead(
-                gigabytes(shown_weights + kv),
-                format!("at most {}", gibibytes(most)),
-                most / 1e9,
-            )
-            .factor((shown_weights + kv) / most)
+        ),
     };
+    let is_possible = flag.verdict != ClaimVerdict::ExceedsRoofline;
     report.flag(&cell.field, flag);
-    false
+    is_possible
+}
+
+/// Limit of a figure if every pass reads weights from disk.
+enum DiskLimit {
+    /// Maximum tokens per second.
+    Rate(f64),
+    /// Minimum seconds.
+    Seconds(f64),
+}
+
+impl DiskLimit {
+    /// Returns the limit of a speed or time whose passes take at least `pass_seconds`.
+    fn of(cell: &Cell, pass_seconds: f64) -> Self {
+        let batch = cell.workload.batch;
+        let accepted = if cell.workload.speculative {
+            MAX_ACCEPTED_TOKENS
+        } else {
+            1.0
+        };
+        let generated = cell.workload.generated.map_or(0.0, |generated| generated.low);
+        let decoding = |tokens: f64| pass_seconds * tokens.max(0.0) / accepted;
+        match cell.kind.measure() {
+            // One pass computes all tokens of the prompts.
+            Measure::Rate if cell.kind == FigureKind::PrefillTokensPerSecond => {
+                let prompt = cell.workload.prompt.map_or(f64::INFINITY, |prompt| prompt.high);
+                Self::Rate(batch * prompt.max(1.0) / pass_seconds)
+            }
+            Measure::Seconds if cell.kind == FigureKind::DecodeSeconds => {
+                Self::Seconds(decoding(generated - 1.0))
+            }
+            Measure::Seconds if cell.kind == FigureKind::TotalSeconds => {
+                Self::Seconds(pass_seconds + decoding(generated - 1.0))
+            }
+            Measure::Seconds => Self::Seconds(pass_seconds),
+            Measure::Rate
+            | Measure::Bytes
+            | Measure::Bandwidth
+            | Measure::Share
+            | Measure::Count
+            | Measure::Any => Self::Rate(batch * accepted / pass_seconds),
+        }
+    }
 }
 
 /// Checks a stated memory use against the memory of the machine.

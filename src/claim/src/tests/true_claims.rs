@@ -191,3 +191,47 @@ fn mean_first_token_of_a_batch_precedes_the_end_of_prefill() {
         assert_eq!(result, expected, "{rate} {prefilled}: {findings}");
     }
 }
+
+#[test]
+fn models_larger_than_memory_may_stream_weights_from_disk() {
+    let large = "{name: qwen3-235b-a22b, quantization: q4_k_m}";
+    let at = |workload: &str, figure: &str| {
+        of_claim(&format!(
+            "{{engine: llama.cpp, hardware: {M4_MAX}, model: {large}, workload: {workload}, figures: [{figure}]}}"
+        ))
+    };
+    let workload = "{prompt: 100, generated: 50}";
+    for (workload, figure) in [
+        (workload, "{kind: decodeTokensPerSecond, value: 0.5}"),
+        (workload, "{kind: totalSeconds, value: 300}"),
+        (workload, "{kind: decodeSeconds, value: 100}"),
+        (workload, "{kind: timeToFirstTokenSeconds, value: 200}"),
+        (workload, "{kind: prefillSeconds, value: 200}"),
+        (workload, "{kind: prefillTokensPerSecond, value: 0.5}"),
+        // One pass over the weights computes all tokens of a prompt.
+        (workload, "{kind: prefillTokensPerSecond, value: 50}"),
+        ("{}", "{kind: prefillTokensPerSecond, value: 50}"),
+    ] {
+        let (result, findings) = at(workload, figure);
+        assert!(
+            result == ClaimVerdict::MethodUnclear && findings.contains("do not fit"),
+            "{figure}: {result} {findings}"
+        );
+    }
+    for (workload, figure) in [
+        (workload, "{kind: decodeTokensPerSecond, value: 5}"),
+        (workload, "{kind: totalSeconds, value: 10}"),
+        (workload, "{kind: decodeSeconds, value: 10}"),
+        (workload, "{kind: timeToFirstTokenSeconds, value: 0.3}"),
+        (workload, "{kind: prefillTokensPerSecond, value: 300}"),
+        // The disk permits this time, but not the chip.
+        ("{prompt: 100000}", "{kind: timeToFirstTokenSeconds, value: 3}"),
+    ] {
+        let (result, findings) = at(workload, figure);
+        assert_eq!(
+            result,
+            ClaimVerdict::ExceedsRoofline,
+            "{workload} {figure}: {findings}"
+        );
+    }
+}
