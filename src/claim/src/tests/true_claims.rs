@@ -235,3 +235,28 @@ fn models_larger_than_memory_may_stream_weights_from_disk() {
         );
     }
 }
+
+#[test]
+fn loading_uses_every_disk_and_the_page_cache() {
+    let at = |kind: &str, machines: u32, workload: &str, figure: &str| {
+        of_claim(&format!(
+            "{{hardware: {{chip: M3 Ultra, gpuCores: 80, memory: 512 GB, machines: {machines}}}, workload: {workload}, \
+             figures: [{{kind: {kind}, {figure}}}]}}"
+        ))
+    };
+    let four = "value: 30, bytes: 713 GB";
+    assert_eq!(at("loadSeconds", 4, "{}", four).0, ClaimVerdict::Plausible);
+    assert_eq!(at("diskReadSeconds", 4, "{}", four).0, ClaimVerdict::Plausible);
+    assert_eq!(
+        at("diskReadSeconds", 1, "{}", four).0,
+        ClaimVerdict::ExceedsRoofline
+    );
+    let quick = "value: 250 ms, bytes: 5.1 GB";
+    let (result, findings) = at("loadSeconds", 1, "{state: warm}", quick);
+    assert_eq!(result, ClaimVerdict::Plausible, "{findings}");
+    assert_eq!(at("loadSeconds", 1, "{}", quick).0, ClaimVerdict::MethodUnclear);
+    assert_eq!(
+        at("diskReadSeconds", 1, "{state: warm}", quick).0,
+        ClaimVerdict::ExceedsRoofline
+    );
+}
