@@ -1,7 +1,7 @@
 //! Checks of a claim's figures against each other: two values of one quantity, shares and totals.
 
 use super::cell::Cell;
-use super::limits::{DecodeLimit, gigabytes, kv_bytes, with_unit};
+use super::limits::{DecodeLimit, gigabytes, kv_bytes, machine_name, with_unit};
 use super::machine::{default_working_set, gigabytes_per_second};
 use super::request_times;
 use super::{Flag, Report};
@@ -201,7 +201,7 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
         gigabytes(limit.streamed),
         gigabytes_per_second(decode.reading.value / decode.workload.batch * limit.streamed),
         100.0 * share,
-        bin.shown()
+        machine_name(decode, bin)
     );
     let spread = decode.model.format.map_or(0.0, |format| format.spread);
     if cell.reading.admits_any(shares, SHARE + spread) {
@@ -242,7 +242,12 @@ fn share_of_bandwidth(cell: &Cell, cells: &[Cell], report: &mut Report) {
         return;
     }
     let share = used.reading.value / whole;
-    let message = format!("{} of {} are {:.0} %", used.stated, bin.shown(), 100.0 * share);
+    let message = format!(
+        "{} of {} are {:.0} %",
+        used.stated,
+        machine_name(cell, bin),
+        100.0 * share
+    );
     if cell.reading.admits(share, SHARE) {
         report.pass(&cell.field, message);
         return;
@@ -272,9 +277,11 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
         );
         return;
     };
-    let gpu = default_working_set(memory);
+    let machines = cell.machine.machines;
+    let gpu = default_working_set(memory) * machines;
     let share = used.reading.value / gpu;
-    if cell.reading.admits(share, SHARE) {
+    // The memory in use may be that of all machines, or of each.
+    if cell.reading.admits(share, SHARE) || cell.reading.admits(share * machines, SHARE) {
         report.pass(&cell.field, format!("{} of {}", used.stated, gigabytes(gpu)));
         return;
     }
@@ -284,7 +291,9 @@ fn share_of_memory(cell: &Cell, cells: &[Cell], report: &mut Report) {
         used.stated,
         100.0 * share
     );
-    if cell.reading.admits(used.reading.value / memory, SHARE) && fits_at_full_length(cell, gpu) {
+    let of_all = used.reading.value / (memory * machines);
+    let is_of_all = cell.reading.admits(of_all, SHARE) || cell.reading.admits(of_all * machines, SHARE);
+    if is_of_all && fits_at_full_length(cell, gpu) {
         report.pass(&cell.field, format!("{} of all memory", used.stated));
         report.remark(&cell.field, message);
         return;

@@ -402,7 +402,8 @@ fn check_without_format(cell: &Cell, report: &mut Report) {
     );
 }
 
-fn machine_name(cell: &Cell, bin: &Bin) -> String {
+/// Describes the machine of a figure, with the number of machines.
+pub(super) fn machine_name(cell: &Cell, bin: &Bin) -> String {
     let several = if cell.machine.machines > 1.0 {
         format!("{} × ", cell.machine.machines)
     } else {

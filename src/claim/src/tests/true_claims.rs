@@ -260,3 +260,22 @@ fn loading_uses_every_disk_and_the_page_cache() {
         ClaimVerdict::ExceedsRoofline
     );
 }
+
+#[test]
+fn share_of_memory_counts_all_machines() {
+    let at = |share: &str| {
+        of_claim(&format!(
+            "{{hardware: {{chip: M2 Ultra, memory: 192 GB, machines: 2}}, model: {{name: llama-3.1-405b, quantization: 4bit}}, \
+             figures: [{{kind: memoryBytes, value: 230 GB}}, {{kind: shareOfMemory, value: {share}}}]}}"
+        ))
+    };
+    assert_eq!(at("66 %").0, ClaimVerdict::Plausible, "{}", at("66 %").1);
+    assert_eq!(at("95 %").0, ClaimVerdict::WrongFact);
+    let bandwidth = "{hardware: {chip: M2 Ultra, gpuCores: 76, memory: 192 GB, machines: 2}, model: {name: llama-3.1-70b, quantization: 4bit}, \
+                     figures: [{kind: decodeTokensPerSecond, value: 20}, {kind: shareOfBandwidth, value: 50 %}]}";
+    assert!(
+        remarks(bandwidth).contains("% of 2 × Apple M2 Ultra"),
+        "{}",
+        remarks(bandwidth)
+    );
+}
