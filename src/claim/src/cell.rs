@@ -302,6 +302,14 @@ impl Cell {
 
     /// Returns whether both figures have the same conditions.
     pub(super) fn same_run(&self, other: &Self) -> bool {
+        let cached = |cell: &Self| cell.conditions.cached.as_ref().map(ToString::to_string);
+        self.conditions.state == other.conditions.state
+            && cached(self) == cached(other)
+            && self.same_run_in_any_cache_state(other)
+    }
+
+    /// Returns whether both figures have the same conditions, except for the prefix cache.
+    pub(super) fn same_run_in_any_cache_state(&self, other: &Self) -> bool {
         let key = |cell: &Self| {
             let c = &cell.conditions;
             (
@@ -311,9 +319,9 @@ impl Cell {
                     c.memory.as_ref().map(ToString::to_string),
                 ),
                 (c.model.clone(), c.quantization.clone(), cell.engine.clone()),
-                (c.batch, c.kv_bits, c.speculative, c.state),
+                (c.batch, c.kv_bits, c.speculative),
                 c.variant.clone(),
-                [&c.prompt, &c.cached, &c.context].map(|tokens| tokens.as_ref().map(ToString::to_string)),
+                [&c.prompt, &c.context].map(|tokens| tokens.as_ref().map(ToString::to_string)),
             )
         };
         key(self) == key(other)

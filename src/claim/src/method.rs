@@ -197,12 +197,7 @@ fn extrapolated(cell: &Cell, other: &Cell, report: &mut Report) {
 
 /// Flags a cold prompt that is faster than the same warm prompt.
 fn cold_and_warm(cell: &Cell, other: &Cell, report: &mut Report) {
-    let same = cell.kind == other.kind
-        && cell.name == other.name
-        && cell.conditions.prompt == other.conditions.prompt
-        && cell.conditions.model == other.conditions.model
-        && cell.conditions.chip == other.conditions.chip
-        && cell.conditions.variant == other.conditions.variant;
+    let same = cell.kind == other.kind && cell.name == other.name && cell.same_run_in_any_cache_state(other);
     let (cold, warm) = match (cell.conditions.state, other.conditions.state) {
         (Some(CacheState::Cold), Some(CacheState::Warm)) => (cell, other),
         (Some(CacheState::Warm), Some(CacheState::Cold)) => (other, cell),

@@ -279,3 +279,27 @@ fn share_of_memory_counts_all_machines() {
         remarks(bandwidth)
     );
 }
+
+#[test]
+fn cold_and_warm_times_of_other_runs_are_not_compared() {
+    let at = |cold: &str, warm: &str| {
+        verdict(
+            QWEN3_8B,
+            "{prompt: 4096}",
+            &format!(
+                "{{kind: timeToFirstTokenSeconds, value: 6, under: {{state: cold{cold}}}}}, \
+                 {{kind: timeToFirstTokenSeconds, value: 9, under: {{state: warm{warm}}}}}"
+            ),
+        )
+        .0
+    };
+    assert_eq!(at("", ""), ClaimVerdict::MethodUnclear);
+    assert_eq!(at("", ", cached: 4000"), ClaimVerdict::MethodUnclear);
+    for (cold, warm) in [
+        (", engine: mlx-lm", ", engine: llama.cpp"),
+        (", quantization: mlx4", ", quantization: mlx8"),
+        ("", ", batch: 4"),
+    ] {
+        assert_eq!(at(cold, warm), ClaimVerdict::Plausible, "{cold} {warm}");
+    }
+}
