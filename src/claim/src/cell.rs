@@ -48,7 +48,7 @@ pub(super) struct Workload {
     pub(super) batch: f64,
     /// True if tokens and seconds show that an unstated batch has one sequence.
     pub(super) is_one_sequence: bool,
-    /// Bits of a cached element, scales included, if stated.
+    /// Bits of a cached element, if stated. Scales may add to them.
     pub(super) kv_bits: Option<f64>,
     pub(super) speculative: bool,
 }
@@ -247,13 +247,7 @@ impl Cell {
             generated: tokens(&conditions.generated, "generated", under.generated.is_some())?,
             batch: f64::from(conditions.batch.unwrap_or(1)),
             is_one_sequence: false,
-            kv_bits: conditions.kv_bits.map(|bits| {
-                if bits >= 16 {
-                    f64::from(bits)
-                } else {
-                    f64::from(bits) + 0.5
-                }
-            }),
+            kv_bits: conditions.kv_bits.map(f64::from),
             speculative: conditions.speculative.unwrap_or(mentions_speculation),
         };
         if conditions.batch == Some(0) {

@@ -227,8 +227,9 @@ fn without_windows(model: &KnownModel) -> KnownModel {
 
 /// Returns the stated bits of the KV cache, or all usual ones.
 fn kv_widths(cell: &Cell) -> Vec<f64> {
-    match cell.workload.kv_bits {
-        Some(bits) => vec![bits],
+    match cell.conditions.kv_bits {
+        // A cache of MLX has scales, and one of FP8 has none.
+        Some(bits) => vec![KvBits::new(bits).0, f64::from(bits)],
         None => vec![KvBits::HALF.0, 8.5, 8.0, 4.5, 4.0],
     }
 }

@@ -113,7 +113,7 @@ fn predict(cell: &Cell) -> Option<Prediction> {
             .map_or(context, |prompt| prompt.value as u32)
             .max(1),
         cached_tokens: 0,
-        kv_bits: cell.workload.kv_bits.map_or(KvBits::HALF, KvBits),
+        kv_bits: cell.conditions.kv_bits.map_or(KvBits::HALF, KvBits::new),
     };
     let model = ModelCost {
         weights: Weights::estimate(&dimensions, format),

@@ -303,3 +303,37 @@ fn cold_and_warm_times_of_other_runs_are_not_compared() {
         assert_eq!(at(cold, warm), ClaimVerdict::Plausible, "{cold} {warm}");
     }
 }
+
+#[test]
+fn stated_cache_bits_may_exclude_scales() {
+    let at = |bits: u32, size: &str| {
+        verdict(
+            LLAMA_8B,
+            &format!("{{kvBits: {bits}}}"),
+            &format!("{{kind: kvBytesPerToken, value: {size}}}"),
+        )
+        .0
+    };
+    for (bits, size) in [
+        (8, "64 KiB"),
+        (8, "68 KiB"),
+        (4, "32 KiB"),
+        (4, "36 KiB"),
+        (16, "128 KiB"),
+    ] {
+        assert_eq!(at(bits, size), ClaimVerdict::Plausible, "{bits} {size}");
+    }
+    for (bits, size) in [(8, "128 KiB"), (8, "36 KiB"), (16, "64 KiB")] {
+        assert_eq!(at(bits, size), ClaimVerdict::WrongFact, "{bits} {size}");
+    }
+    // 8 bits of a float need no scales, so the limit counts none.
+    let rate = |bits: u32| {
+        let (result, _) = assess_figure(&format!(
+            "{{hardware: {M4_MAX}, model: {LLAMA_8B}, workload: {{context: 131072, kvBits: {bits}}}, \
+             figures: [{{kind: decodeTokensPerSecond, value: 41.8}}]}}"
+        ));
+        result
+    };
+    assert_eq!(rate(8), ClaimVerdict::Plausible);
+    assert_eq!(rate(16), ClaimVerdict::ExceedsRoofline);
+}
