@@ -97,6 +97,11 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
             );
             return;
         }
+        let whole = prompt.value * cell.workload.batch;
+        if cached > 0.0 && low <= whole * 1.03 && high >= whole * 0.97 {
+            counts_cached_tokens(cell, time, rate, report);
+            return;
+        }
         let mut message = format!(
             "{} for {} would be {implied:.0} tokens, but {} {computed:.0}: either {rate:.0} tok/s or {} s",
             with_unit(cell),
@@ -144,6 +149,22 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     } else {
         report.remark(&cell.field, format!("{implied:.0} tokens in {}", with_unit(time)));
     }
+}
+
+/// Flags a prefill rate that counts the cached tokens. `rate` is that of the computed tokens.
+fn counts_cached_tokens(cell: &Cell, time: &Cell, rate: f64, report: &mut Report) {
+    let message = format!(
+        "{} for {} counts the cached tokens of the prompt; the computed tokens have {} tok/s",
+        with_unit(cell),
+        with_unit(time),
+        Trimmed(rate)
+    );
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::MethodUnclear, message)
+            .instead(with_unit(cell), format!("{} tok/s", Trimmed(rate)), rate)
+            .factor(cell.reading.value / rate),
+    );
 }
 
 /// Times of a request, with the number of tokens that all its sequences generate.

@@ -66,6 +66,31 @@ fn shorter_than_one_pass(cell: &Cell, report: &mut Report) -> bool {
     true
 }
 
+/// Flags a prefill rate that is possible only if it counts cached tokens. `excess` is the rate
+/// divided by the limit.
+fn counts_cached_tokens(cell: &Cell, excess: f64, report: &mut Report) -> bool {
+    let (Some(prompt), Some(cached)) = (cell.workload.prompt, cell.workload.cached) else {
+        return false;
+    };
+    let computed_share = (prompt.low - cached.high).max(1.0) / prompt.low.max(1.0);
+    if computed_share >= 1.0 || excess * computed_share > 1.0 {
+        return false;
+    }
+    let rate = cell.reading.value * computed_share;
+    let message = format!(
+        "{} is possible only if it counts the cached tokens; the computed tokens have {} tok/s",
+        with_unit(cell),
+        Trimmed(rate)
+    );
+    report.flag(
+        &cell.field,
+        Flag::new(ClaimVerdict::MethodUnclear, message)
+            .instead(with_unit(cell), format!("{} tok/s", Trimmed(rate)), rate)
+            .factor(cell.reading.value / rate),
+    );
+    true
+}
+
 pub(super) fn prefill(cell: &Cell, report: &mut Report) {
     let field = &cell.field;
     let is_time = cell.kind != FigureKind::PrefillTokensPerSecond;
@@ -126,6 +151,9 @@ pub(super) fn prefill(cell: &Cell, report: &mut Report) {
             String::new()
         };
         report.pass(field, format!("{working}{share}"));
+        return;
+    }
+    if !is_time && counts_cached_tokens(cell, mildest / peak, report) {
         return;
     }
     let name = cell

@@ -337,3 +337,32 @@ fn stated_cache_bits_may_exclude_scales() {
     assert_eq!(rate(8), ClaimVerdict::Plausible);
     assert_eq!(rate(16), ClaimVerdict::ExceedsRoofline);
 }
+
+#[test]
+fn prefill_rate_may_count_cached_tokens() {
+    let at = |rate: u32, others: &str| {
+        verdict(
+            QWEN3_8B,
+            "{prompt: 10000, cached: 9900, state: warm}",
+            &format!("{{kind: prefillTokensPerSecond, value: {rate}}}{others}"),
+        )
+    };
+    for others in ["", ", {kind: prefillSeconds, value: 0.4}"] {
+        let (result, findings) = at(25000, others);
+        assert!(
+            result == ClaimVerdict::MethodUnclear && findings.contains("cached"),
+            "{result} {findings}"
+        );
+    }
+    assert_eq!(at(2_500_000, "").0, ClaimVerdict::ExceedsRoofline);
+    assert_eq!(
+        at(25000, ", {kind: prefillSeconds, value: 0.2}").0,
+        ClaimVerdict::Contradictory
+    );
+    let (result, findings) = verdict(
+        QWEN3_8B,
+        "{prompt: 10000}",
+        "{kind: prefillTokensPerSecond, value: 25000}",
+    );
+    assert_eq!(result, ClaimVerdict::ExceedsRoofline, "{findings}");
+}
