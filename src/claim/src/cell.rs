@@ -13,6 +13,9 @@ use rooflet_api::v1alpha1::{
 };
 use rooflet_model::shapes::ShapeFile;
 
+/// Engines whose benchmarks report the tokens of all requests.
+const BATCHING_ENGINES: [&str; 2] = ["vllm", "sglang"];
+
 /// Parsed figure.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
@@ -170,7 +173,7 @@ impl Cell {
         };
         let conditions = ClaimedConditions::default();
         let mut cell = Self::new(spec, &conditions, kind, field, stated.to_string(), reading)?;
-        cell.workload.is_one_sequence = statement.divides_by_time();
+        cell.workload.is_one_sequence = statement.divides_by_time() && !cell.may_count_several_requests();
         let parameters = cell.model.known.as_ref().map(|(model, _)| model.parameters);
         // Parameters × bytes are the weights, even without a label.
         let is_weights = || parameters.is_some_and(|parameters| statement.multiplies(parameters));
@@ -292,6 +295,13 @@ impl Cell {
             .as_ref()
             .map_or_else(String::new, |name| format!("{name}: "));
         format!("{name}{} = {}", self.kind.spelling(), self.stated)
+    }
+
+    /// Returns whether the engine serves several requests at once, and the claim does not state how
+    /// many. Its tokens may be those of all requests.
+    pub(super) fn may_count_several_requests(&self) -> bool {
+        let engine = self.engine.as_deref().unwrap_or_default().to_ascii_lowercase();
+        self.conditions.batch.is_none() && BATCHING_ENGINES.iter().any(|name| engine.contains(name))
     }
 
     /// Returns whether both figures have the same conditions.

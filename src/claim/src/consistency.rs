@@ -43,7 +43,7 @@ pub(super) fn find_single_sequences(cells: &mut [Cell]) {
         .map(|cell| {
             let is_open =
                 cell.kind == FigureKind::ThroughputTokensPerSecond && cell.conditions.batch.is_none();
-            is_open && confirmed(cell) == Some(true)
+            is_open && !cell.may_count_several_requests() && confirmed(cell) == Some(true)
         })
         .collect();
     for (cell, is_single) in cells.iter_mut().zip(single) {

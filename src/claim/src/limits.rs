@@ -347,6 +347,14 @@ fn decode_time(cell: &Cell, report: &mut Report) {
         report.pass(field, working);
         return;
     }
+    if cell.may_count_several_requests() && slowest <= limit.compute {
+        let message = format!(
+            "{} exceeds the limit of one sequence: {working}; state the batch, the number of sequences decoded together",
+            with_unit(cell)
+        );
+        report.flag(field, Flag::new(ClaimVerdict::MethodUnclear, message));
+        return;
+    }
     let seconds = decoded(generated.value) / limit.ceiling;
     report.flag(
         field,

@@ -4,7 +4,7 @@ use super::super::cell::Cell;
 use super::super::machine::default_working_set;
 use super::super::{Flag, Report};
 use super::format::{Trimmed, gibibytes, gigabytes, with_unit};
-use super::{MAX_ACCEPTED_TOKENS, MAX_DISK_RATE, MIN_KV_BITS, kv_bytes};
+use super::{MAX_ACCEPTED_TOKENS, MAX_DISK_RATE, MIN_KV_BITS, has_unknown_batch, kv_bytes};
 use crate::figure_class::FigureClass as _;
 use crate::stated::Measure;
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
@@ -109,6 +109,16 @@ impl DiskLimit {
                 Self::Seconds(pass_seconds + decoding(generated - 1.0))
             }
             Measure::Seconds => Self::Seconds(pass_seconds),
+            Measure::Rate
+            | Measure::Bytes
+            | Measure::Bandwidth
+            | Measure::Share
+            | Measure::Count
+            | Measure::Any
+                if has_unknown_batch(cell) =>
+            {
+                Self::Rate(f64::INFINITY)
+            }
             Measure::Rate
             | Measure::Bytes
             | Measure::Bandwidth

@@ -366,3 +366,26 @@ fn prefill_rate_may_count_cached_tokens() {
     );
     assert_eq!(result, ClaimVerdict::ExceedsRoofline, "{findings}");
 }
+
+#[test]
+fn total_of_a_server_without_a_batch_is_unclear() {
+    let at = |engine: &str, figures: &str| {
+        of_claim(&format!(
+            "{{engine: {engine}, hardware: {M4_MAX}, model: {QWEN3_8B}, workload: {{generated: 4000}}, figures: [{figures}]}}"
+        ))
+    };
+    let figures = "{kind: throughputTokensPerSecond, value: 400}, {kind: totalSeconds, value: 10 s}";
+    for engine in ["vllm", "vllm-mlx 0.2", "vLLM Metal", "SGLang"] {
+        let (result, findings) = at(engine, figures);
+        assert!(
+            result == ClaimVerdict::MethodUnclear && findings.contains("batch"),
+            "{engine}: {result} {findings}"
+        );
+    }
+    assert_eq!(at("mlx-lm", figures).0, ClaimVerdict::ExceedsRoofline);
+    // Compute limits every batch.
+    let beyond = "{kind: throughputTokensPerSecond, value: 40000}, {kind: totalSeconds, value: 100 ms}";
+    assert_eq!(at("vllm", beyond).0, ClaimVerdict::ExceedsRoofline);
+    let stated = "{kind: totalSeconds, value: 10 s, under: {batch: 1}}";
+    assert_eq!(at("vllm", stated).0, ClaimVerdict::ExceedsRoofline);
+}
