@@ -30,6 +30,19 @@ pub(super) struct Literal {
 }
 
 impl Literal {
+    /// Returns the number 1.
+    fn one() -> Self {
+        Self {
+            number: 1.0,
+            high: 1.0,
+            half_place: 0.5,
+            decimals: 0,
+            meanings: vec![Unit::ONE],
+            unit: String::new(),
+            signed: false,
+        }
+    }
+
     pub(super) fn is_percent(&self) -> bool {
         self.unit.starts_with('%')
     }
@@ -255,6 +268,46 @@ impl Expression {
             Self::Number(literal) => Some(literal),
             Self::Negative(inner) => inner.literal(),
             Self::Binary(..) => None,
+        }
+    }
+
+    /// Returns the calculation with every percentage that is added or subtracted as a share of the
+    /// number before it: `120 - 15 %` as `120 * (1 - 15 %)`. `None` if there is none.
+    pub(super) fn with_relative_percentages(&self) -> Option<Self> {
+        match self {
+            Self::Number(_) => None,
+            Self::Negative(inner) => Some(Self::Negative(Box::new(inner.with_relative_percentages()?))),
+            Self::Binary(operator @ (Operator::Add | Operator::Subtract), left, right)
+                if right.is_percentage() && !left.is_percentage() =>
+            {
+                let left = left.with_relative_percentages().map_or(left.clone(), Box::new);
+                let one = Box::new(Self::Number(Literal::one()));
+                let factor = Box::new(Self::Binary(*operator, one, right.clone()));
+                Some(Self::Binary(Operator::Multiply, left, factor))
+            }
+            Self::Binary(operator, left, right) => {
+                let (new_left, new_right) = (
+                    left.with_relative_percentages(),
+                    right.with_relative_percentages(),
+                );
+                (new_left.is_some() || new_right.is_some()).then(|| {
+                    let left = new_left.map_or(left.clone(), Box::new);
+                    let right = new_right.map_or(right.clone(), Box::new);
+                    Self::Binary(*operator, left, right)
+                })
+            }
+        }
+    }
+
+    /// Returns whether all numbers of a sum are percentages.
+    fn is_percentage(&self) -> bool {
+        match self {
+            Self::Number(literal) => literal.is_percent(),
+            Self::Negative(inner) => inner.is_percentage(),
+            Self::Binary(Operator::Add | Operator::Subtract, left, right) => {
+                left.is_percentage() && right.is_percentage()
+            }
+            Self::Binary(..) => false,
         }
     }
 

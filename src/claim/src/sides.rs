@@ -67,6 +67,22 @@ pub(super) fn in_order(left: &Side, right: &Side) -> (Side, Side) {
     (right.clone(), result)
 }
 
+/// Returns the sides with added and subtracted percentages as shares of the numbers before them.
+/// `None` if there are none.
+pub(super) fn with_relative_percentages(sides: &[Side]) -> Option<Vec<Side>> {
+    let relative: Vec<Side> = sides
+        .iter()
+        .map(|side| Side {
+            expression: side
+                .expression
+                .with_relative_percentages()
+                .unwrap_or_else(|| side.expression.clone()),
+            ..side.clone()
+        })
+        .collect();
+    (relative != sides).then_some(relative)
+}
+
 /// Converts a change to a ratio: `60 -> 72 = +20 %` and `+20 % = 60 -> 72` become `72 / 60 = +20
 /// %`.
 fn changes(mut sides: Vec<Side>) -> Vec<Side> {

@@ -158,7 +158,15 @@ impl<'a> Statement<'a> {
             Ok(readings) => readings,
             Err(err) => return Outcome::NotCalculable(err.into()),
         };
-        let mut outcomes: Vec<Outcome> = readings.iter().map(|sides| self.check_sides(sides)).collect();
+        let relative = readings
+            .iter()
+            .filter_map(|sides| sides::with_relative_percentages(sides));
+        let mut outcomes: Vec<Outcome> = readings
+            .iter()
+            .cloned()
+            .chain(relative)
+            .map(|sides| self.check_sides(&sides))
+            .collect();
         // Prefer the reading that holds, then the nearest one.
         outcomes.sort_by(|a, b| a.distance().total_cmp(&b.distance()));
         outcomes.swap_remove(0)

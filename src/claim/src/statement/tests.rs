@@ -20,6 +20,33 @@ fn correct_value(text: &str) -> f64 {
 }
 
 #[test]
+fn added_percentages_are_shares_of_the_number_before() {
+    let holds = |text: &str| matches!(outcome(text), Outcome::Holds { .. });
+    for text in [
+        "120 tok/s - 15 % = 102 tok/s",
+        "120 + 15 % = 138",
+        "138 = 120 + 15 %",
+        "120 tok/s + 15 % - 10 % = 124.2 tok/s",
+        "(100 + 20) ms + 10 % = 132 ms",
+        "2 * (50 - 10 %) = 90",
+        "1.5 - 10 % = 1.4",
+        "1.5 - 10 % = 1.35",
+        "45 % - 10 % = 35 %",
+    ] {
+        assert!(holds(text), "{text}: {:?}", outcome(text));
+    }
+    for text in [
+        "120 tok/s - 15 % = 100 tok/s",
+        "120 + 15 % = 135",
+        "45.0 % - 10.0 % = 40.5 %",
+        "45 % - 10 % - 5 % = 36 %",
+    ] {
+        assert!(!holds(text), "{text}: {:?}", outcome(text));
+    }
+    assert_eq!(correct_value("120 tok/s - 15 % = 100 tok/s").round(), 102.0);
+}
+
+#[test]
 fn accepts_correct_arithmetic() {
     for text in [
         "16829/571 = 29.5",
