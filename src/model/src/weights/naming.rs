@@ -51,6 +51,13 @@ pub struct IncompatibleFormat {
     instead: WeightFormat,
 }
 
+impl IncompatibleFormat {
+    /// Returns a format of nearly equal size that the engine runs.
+    pub fn instead(&self) -> WeightFormat {
+        self.instead
+    }
+}
+
 impl WeightFormat {
     /// Returns why the engine cannot run weights in this format. `None` if no reason is known.
     pub fn incompatibility_with(self, engine: Engine) -> Option<IncompatibleFormat> {

@@ -20,7 +20,7 @@ use rooflet_roofline::chip;
 use rooflet_roofline::chip::ChipVariant;
 use rooflet_roofline::disk::NodeDisk;
 use rooflet_roofline::memory::{Demand, ServedModel, allocatable};
-use rooflet_roofline::predict::{Hardware, ModelCost};
+use rooflet_roofline::predict::{Engine, Hardware, ModelCost};
 use rooflet_roofline::published;
 
 /// Invalid field of a plan, with the expected value.
@@ -316,6 +316,14 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
         };
         invalid(format!("{field}.{name}"), err)
     })?;
+    if let Some(foreign) = found.format.incompatibility_with(Engine::Mlx) {
+        let message = format!(
+            "nodes run MLX, which does not run {}: use {}",
+            found.format,
+            foreign.instead()
+        );
+        return Err(invalid(format!("{field}.quantization"), message));
+    }
     let served = ServedModel {
         cost: ModelCost {
             weights: Weights::estimate(&found.dimensions, found.format),
@@ -563,6 +571,22 @@ mod tests {
             macs.replace("16Gi", "16Gi, disk: 1X")
         ));
         assert!(disk.starts_with("spec.fleet.macs[0].disk: "), "{disk}");
+        // Nodes run MLX only.
+        for (model, format) in [
+            ("qwen3-8b", Some("q4_k_m")),
+            ("qwen3-8b", Some("iq2_xs")),
+            ("qwen3-8b-q4_k_m", None),
+        ] {
+            let format = format.map_or(String::new(), |format| format!(", quantization: {format}"));
+            let foreign = message(&format!(
+                "demand: [{{model: {model}{format}, requestsPerSecond: 1, promptTokens: 900, answerTokens: 300}}]\n{macs}"
+            ));
+            assert!(
+                foreign.starts_with("spec.demand[0].quantization: nodes run MLX")
+                    && foreign.contains("use mlx"),
+                "{foreign}"
+            );
+        }
         let model = "demand: [{model: qwen9, requestsPerSecond: 1, promptTokens: 1, answerTokens: 1}]";
         assert!(message(model).starts_with("spec.demand[0].model: unknown model `qwen9`"));
     }
