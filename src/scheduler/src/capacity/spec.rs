@@ -355,9 +355,13 @@ fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanErro
         if mac.name.is_none() && other_bin {
             class.name = format!("{} {}", class.chip, class.name);
         }
-        if classes.iter().any(|known| known.name == class.name) {
+        let is_used = |name: &str| classes.iter().any(|known| known.name == name);
+        if let (None, Some(price), true) = (&mac.name, mac.price, is_used(&class.name)) {
+            class.name = format!("{} @ {price}", class.name);
+        }
+        if is_used(&class.name) {
             let message = format!(
-                "duplicate class `{}`; add the counts, or set different names",
+                "duplicate class `{}`; add the counts, or set different names in {list}[].name",
                 class.name
             );
             return Err(invalid(format!("{field}.name"), message));
@@ -589,6 +593,33 @@ mod tests {
         }
         let model = "demand: [{model: qwen9, requestsPerSecond: 1, promptTokens: 1, answerTokens: 1}]";
         assert!(message(model).starts_with("spec.demand[0].model: unknown model `qwen9`"));
+    }
+
+    #[test]
+    fn offers_of_one_mac_at_different_prices_have_different_names() {
+        let names = |offers: &str| {
+            parse(&format!(
+                "demand: [{{model: qwen3-8b, quantization: mlx4, requestsPerSecond: 1, promptTokens: 900, answerTokens: 300}}]\n\
+                 fleet: {{macs: []}}\ncatalogue: [{offers}]"
+            ))
+            .map(|question| question.offers.into_iter().map(|offer| offer.name).collect::<Vec<_>>())
+            .map_err(|err| err.to_string())
+        };
+        assert_eq!(
+            names("{chip: M4, memory: 16Gi, price: 599}, {chip: M4, memory: 16Gi, price: 499, available: 2}"),
+            Ok(vec!["M4 16 GB".to_owned(), "M4 16 GB @ 499".to_owned()])
+        );
+        for offers in [
+            "{chip: M4, memory: 16Gi}, {chip: M4, memory: 16Gi}",
+            "{name: a, chip: M4, memory: 16Gi, price: 599}, {name: a, chip: M4, memory: 16Gi, price: 499}",
+        ] {
+            let message = names(offers).unwrap_err();
+            assert!(
+                message.starts_with("spec.catalogue[1].name: duplicate class `")
+                    && message.contains("spec.catalogue[].name"),
+                "{message}"
+            );
+        }
     }
 
     /// The smallest node of a class determines its disk, and running replicas keep their
