@@ -4,7 +4,6 @@ use super::instance::MAX_FACTOR;
 use super::linear::NoOptimum;
 use super::question::{Judged, NodeClass, Question, UNPRICED_BANDWIDTH};
 use super::rejected::rejected_offers;
-use super::relaxation::LeastPrice;
 use super::search;
 use super::shop::{Choice, Shop};
 use super::spec::MAX_COUNT;
@@ -40,7 +39,8 @@ pub(super) fn recommend(question: &Question) -> PlanPurchase {
     let lower_bound = if all.len() == 1 {
         choice.lower_bound
     } else {
-        LeastPrice::new(&least).map_or(0.0, |least| least.answer().0.clamp(0.0, price))
+        // No choice of streams needs less.
+        Shop::new(&least, owned).map_or(0.0, |shop| shop.least_price_of_whole_nodes().clamp(0.0, price))
     };
     let basket = |counts: &[u32]| {
         let survives = shops.iter().flatten().any(|shop| shop.survives(counts));

@@ -58,6 +58,15 @@ impl<'a> Shop<'a> {
         self.least_price.answer().0
     }
 
+    /// Returns a lower bound of the price of any sufficient purchase of whole nodes.
+    pub(super) fn least_price_of_whole_nodes(&self) -> f64 {
+        let least = self.least_price();
+        match exact::solve(self.instance, Goal::LeastPrice, None) {
+            Search::Found(answer) => least.max(-answer.bound),
+            Search::Impossible | Search::TooLarge => least,
+        }
+    }
+
     /// Returns the best purchase and a lower bound of the price, or `None` if no sufficient purchase
     /// was found.
     pub(super) fn best(&self) -> Option<(Vec<u32>, f64)> {

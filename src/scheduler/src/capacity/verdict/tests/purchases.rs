@@ -226,6 +226,11 @@ proptest! {
         let question = question_of(json!({"demand": demand, "catalogue": catalogue, "fleet": fleet(owned)}));
         let purchase = recommend(&question);
         let price = purchase.best.as_ref().map(|best| best.price.unwrap_or(0.0));
+        let cheapest = Enumeration::new(&question, &|_, _, _| true).cheapest();
+        if let (Some(price), Some(cheapest)) = (price, cheapest) {
+            prop_assert!(purchase.lower_bound <= cheapest + 1e-3, "{} above {cheapest}", purchase.lower_bound);
+            prop_assert!(!purchase.proven || price <= cheapest + 1e-3, "{price} is no proof for {cheapest}");
+        }
         let close = |a: f64, b: f64| (a - b).abs() < 1e-3;
         let free = Enumeration::new(&question, &|_, _, _| true).cheapest();
         match (price, free) {
@@ -287,6 +292,25 @@ fn more_streams_never_make_a_purchase_for_25_users_dearer() {
     let prices: Vec<f64> = (1..=16).chain([25, 32, 64]).map(price).collect();
     assert!(prices.iter().all(|price| price.is_finite()), "{prices:?}");
     assert!(prices.windows(2).all(|pair| pair[1] <= pair[0]), "{prices:?}");
+}
+
+#[test]
+fn smallest_purchase_for_two_models_is_proven() {
+    let model = |name: &str| {
+        json!({"model": name, "quantization": "mlx4", "requestsPerSecond": 0.01, "promptTokens": 500,
+               "answerTokens": 100, "maxConcurrency": 4})
+    };
+    let purchase = recommend(&question_of(json!({
+        "demand": [model("qwen3-8b"), model("llama3-8b")],
+        "fleet": {"macs": [{"chip": "M4", "memory": "16Gi", "count": 0}]},
+        "catalogue": [{"chip": "M4 Pro", "gpuCores": 20, "memory": "48Gi", "price": 1799}],
+    })));
+    let best = purchase.best.as_ref().unwrap();
+    assert_eq!(
+        (best.nodes, purchase.lower_bound, purchase.proven),
+        (1, 1799.0, true),
+        "{purchase:?}"
+    );
 }
 
 fn rejected(spec: serde_json::Value) -> Vec<(String, String, String)> {
