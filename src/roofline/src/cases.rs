@@ -82,16 +82,69 @@ pub enum ReportedRate {
 }
 
 impl ReportedRate {
-    fn parse(kind: &str, note: &str, batch: u32, generated: u32, build: &EngineBuild) -> Self {
+    /// Returns the definition of the rate of `batch` sequences that each generate `generated` tokens,
+    /// or 0 if their number is unknown.
+    fn parse(kind: RateKind, batch: u32, generated: u32, build: &EngineBuild) -> Self {
         let answered = f64::from(generated);
         match kind {
-            "e2e_wall" if generated > 0 => Self::WallClock { generated: answered },
-            "batch_aggregate" if generated > 0 && note.contains("e2e") => {
+            RateKind::WallClock if generated > 0 => Self::WallClock { generated: answered },
+            RateKind::WholeRequests if generated > 0 && batch == 1 => Self::WallClock { generated: answered },
+            RateKind::WholeRequests | RateKind::RequestsOfBatch if generated > 0 => {
                 Self::Requests { generated: answered }
             }
-            _ if batch > 1 => Self::Aggregate,
-            _ if generated > 0 && build.measures_whole_answers() => Self::WallClock { generated: answered },
-            _ => Self::PerStream,
+            RateKind::Decode
+            | RateKind::WallClock
+            | RateKind::WholeRequests
+            | RateKind::RequestsOfBatch
+            | RateKind::Unknown => {
+                if batch > 1 {
+                    Self::Aggregate
+                } else if generated > 0 && build.measures_whole_answers() {
+                    Self::WallClock { generated: answered }
+                } else {
+                    Self::PerStream
+                }
+            }
+        }
+    }
+}
+
+/// Contents of the column `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RateKind {
+    /// `decode`, `batch_aggregate`, or empty.
+    Decode,
+    /// `e2e_wall`: one answer over its total time.
+    WallClock,
+    /// `e2e`: one answer, or the answers to a batch, over the total time.
+    WholeRequests,
+    /// `batch_aggregate` with a note of `e2e`.
+    RequestsOfBatch,
+    Unknown,
+}
+
+impl RateKind {
+    fn parse(kind: &str, note: &str) -> Self {
+        match kind.to_ascii_lowercase().as_str() {
+            "" | "decode" => Self::Decode,
+            "e2e_wall" => Self::WallClock,
+            "e2e" => Self::WholeRequests,
+            "batch_aggregate" if note.to_ascii_lowercase().contains("e2e") => Self::RequestsOfBatch,
+            "batch_aggregate" => Self::Decode,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Returns what is unknown about the rate. `generated` is 0 if the row does not state it.
+    fn remark(self, kind: &str, generated: u32) -> Option<String> {
+        match self {
+            Self::Unknown => Some(format!(
+                "column `{KIND}` is `{kind}`, expected decode, batch_aggregate, e2e or e2e_wall; decode is assumed"
+            )),
+            Self::WallClock | Self::WholeRequests | Self::RequestsOfBatch if generated == 0 => Some(format!(
+                "the rate counts whole requests, but column `{GENERATED}` is empty; decode is assumed"
+            )),
+            Self::Decode | Self::WallClock | Self::WholeRequests | Self::RequestsOfBatch => None,
         }
     }
 }
@@ -106,6 +159,12 @@ pub enum CaseError {
         column: &'static str,
         value: String,
         expected: &'static str,
+    },
+    #[error("column `{column}` is `{value}`, more than the maximum of {most}")]
+    TooLarge {
+        column: &'static str,
+        value: String,
+        most: f64,
     },
     #[error(transparent)]
     Chip(#[from] UnknownChip),
@@ -164,7 +223,11 @@ impl Case {
         let context_tokens = context_tokens.unwrap_or_else(|| prompt_tokens.unwrap_or(0) + generated / 2);
         let batch = assumptions.number(row, BATCH).unwrap_or(1).max(1);
         let kind = optional(row, KIND).unwrap_or_default();
-        let reported = ReportedRate::parse(kind, note, batch, generated, &build);
+        let rate_kind = RateKind::parse(kind, note);
+        if let Some(remark) = rate_kind.remark(kind, generated) {
+            assumptions.remark(remark);
+        }
+        let reported = ReportedRate::parse(rate_kind, batch, generated, &build);
         if matches!(reported, ReportedRate::Requests { .. }) {
             let remark = "the rate counts whole requests, whose prompts are unknown";
             assumptions.assume(remark.to_owned(), WHOLE_REQUESTS);
@@ -425,8 +488,16 @@ fn required<'a>(row: &'a Row, column: &'static str) -> Result<&'a str, CaseError
     optional(row, column).ok_or(CaseError::Missing { column })
 }
 
-/// Upper limit of a cell; larger counts would not fit their types.
-const MAX_NUMBER: f64 = 4e9;
+/// Returns the maximum number of a column. Sums and products of larger counts would not fit their
+/// types.
+fn maximum(column: &str) -> f64 {
+    match column {
+        PROMPT | GENERATED | CONTEXT => 1e9,
+        GPU_CORES => 10_000.0,
+        BATCH | MEMORY | BANDWIDTH | WEIGHTS => 1e6,
+        _ => 4e9,
+    }
+}
 
 /// Values that mean unknown.
 const UNKNOWN: [&str; 8] = ["-", "–", "?", "n/a", "na", "nan", "none", "unknown"];
@@ -440,26 +511,47 @@ pub fn decimal(row: &Row, column: &'static str) -> Result<Option<f64>, CaseError
     if UNKNOWN.contains(&lower.as_str()) {
         return Ok(None);
     }
-    let bare = lower
+    let invalid = |expected| CaseError::Invalid {
+        column,
+        value: value.to_owned(),
+        expected,
+    };
+    let marked = lower
         .trim_start_matches(['~', '≈', '<', '>', ' '])
-        .replace([',', '_'], "");
-    let unit = bare.find(|c: char| !(c.is_ascii_digit() || c == '.'));
-    let (number, unit) = bare.split_at(unit.unwrap_or(bare.len()));
+        .replace('_', "");
+    let unit = marked.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | ',')));
+    let (number, unit) = marked.split_at(unit.unwrap_or(marked.len()));
+    let number =
+        without_thousands_separators(number).ok_or_else(|| invalid("a number such as 1,024 or 12.5"))?;
     let scale = match unit.trim() {
         "" | "gb" | "gib" | "g" | "gb/s" | "gbps" | "tokens" | "token" | "tok" | "t" | "t/s" | "tok/s"
         | "tps" | "ms" | "core" | "cores" | "c" => 1.0,
         "k" => 1024.0,
         "tb" | "tib" => 1024.0,
-        exponent => format!("1{exponent}").parse().unwrap_or(f64::NAN),
+        exponent if exponent.starts_with('e') => format!("1{exponent}").parse().unwrap_or(f64::NAN),
+        _ => f64::NAN,
     };
+    let most = maximum(column);
     match number.parse::<f64>().map(|number| number * scale) {
-        Ok(number) if (0.0..MAX_NUMBER).contains(&number) => Ok(Some(number)),
-        _ => Err(CaseError::Invalid {
+        Ok(number) if (0.0..=most).contains(&number) => Ok(Some(number)),
+        Ok(number) if number > most => Err(CaseError::TooLarge {
             column,
             value: value.to_owned(),
-            expected: "a number of zero or more",
+            most,
         }),
+        _ => Err(invalid("a number of zero or more")),
     }
+}
+
+/// Removes commas between groups of three digits. Returns `None` if a comma is at another place, as in
+/// the decimal comma of `12,5` and `0,125`.
+fn without_thousands_separators(number: &str) -> Option<String> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let mut groups = whole.split(',');
+    let first = groups.next().unwrap_or_default();
+    let is_grouped = groups.clone().next().is_none()
+        || (1..=3).contains(&first.len()) && !first.starts_with('0') && groups.all(|group| group.len() == 3);
+    (is_grouped && !fraction.contains(',')).then(|| number.replace(',', ""))
 }
 
 #[cfg(test)]

@@ -84,6 +84,113 @@ fn rate_over_whole_requests_includes_their_overhead() {
     assert_eq!(rate("decode", "e2e aggregate", "5"), decoding);
 }
 
+#[test]
+fn kind_defines_the_rate() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let parse = |kind: &str, note: &str, batch: &str, generated: &str| {
+        let cells = [
+            ("kind", kind),
+            ("note", note),
+            ("batch", batch),
+            ("gen_tokens", generated),
+        ];
+        let case = Case::parse(&row(&cells), &shapes).unwrap();
+        (case.reported, case.remarks.join("; "))
+    };
+    let whole = ReportedRate::WallClock { generated: 256.0 };
+    let requests = ReportedRate::Requests { generated: 256.0 };
+    for (kind, note, batch, expected) in [
+        ("", "", "1", ReportedRate::PerStream),
+        ("Decode", "", "1", ReportedRate::PerStream),
+        ("e2e_wall", "", "1", whole),
+        ("E2E_WALL", "", "1", whole),
+        ("e2e", "", "1", whole),
+        ("e2e", "", "5", requests),
+        ("E2E", "", "5", requests),
+        ("batch_aggregate", "E2E aggregate", "5", requests),
+        ("batch_aggregate", "e2e", "1", requests),
+        ("batch_aggregate", "", "5", ReportedRate::Aggregate),
+    ] {
+        let (reported, remarks) = parse(kind, note, batch, "256");
+        assert_eq!(reported, expected, "{kind} {note} {batch}");
+        assert!(!remarks.contains("column"), "{kind} {note} {batch}: {remarks}");
+    }
+    let (reported, remarks) = parse("end-to-end", "", "1", "256");
+    assert_eq!(reported, ReportedRate::PerStream);
+    assert!(remarks.contains("column `kind` is `end-to-end`"), "{remarks}");
+    for (kind, batch, expected) in [
+        ("e2e", "1", ReportedRate::PerStream),
+        ("e2e", "5", ReportedRate::Aggregate),
+        ("e2e_wall", "1", ReportedRate::PerStream),
+    ] {
+        let (reported, remarks) = parse(kind, "", batch, "");
+        assert_eq!(reported, expected, "{kind} {batch}");
+        assert!(remarks.contains("column `gen_tokens` is empty"), "{remarks}");
+    }
+}
+
+#[test]
+fn largest_numbers_have_predictions_and_larger_ones_name_the_limit() {
+    let shapes = ShapeFile::parse(SHAPES).unwrap();
+    let parse = |cells: &[(&str, &str)]| {
+        let case = Case::parse(&row(cells), &shapes).unwrap();
+        case.predict(Parameters::built_in());
+        case
+    };
+    let limits = [
+        ("prompt_tokens", "1000000000"),
+        ("gen_tokens", "1000000000"),
+        ("ctx_avg", "1000000000"),
+        ("batch", "1000000"),
+        ("gpu_cores", "10000"),
+        ("ram_gb", "1000000"),
+        ("bandwidth_gbs", "1000000"),
+        ("weights_gb_stated", "1000000"),
+    ];
+    parse(&limits);
+    parse(&limits[..2]);
+    for (column, limit) in limits {
+        parse(&[(column, limit)]);
+        for beyond in [
+            format!("{limit}1"),
+            "4000000000".to_owned(),
+            "3999999999".to_owned(),
+        ] {
+            let remarks = parse(&[(column, &beyond)]).remarks.join("; ");
+            let expected = format!("column `{column}` is `{beyond}`, more than the maximum of {limit}");
+            assert!(remarks.contains(&expected), "{remarks}");
+        }
+    }
+    let both = parse(&[("prompt_tokens", "3999999999"), ("gen_tokens", "3999999999")]);
+    assert_eq!(both.workload.context_tokens, 0);
+}
+
+#[test]
+fn commas_separate_thousands_only() {
+    let number = |text: &str| decimal(&row(&[("weights_gb_stated", text)]), "weights_gb_stated");
+    for (text, expected) in [
+        ("1,024", 1024.0),
+        ("12,345.5", 12345.5),
+        ("≈1,234 tokens", 1234.0),
+        ("1_024", 1024.0),
+        ("1.5e3", 1500.0),
+        ("0.125", 0.125),
+    ] {
+        assert_eq!(number(text).unwrap(), Some(expected), "{text}");
+    }
+    for text in [
+        "12,5", "0,125", "1,0245", "1.024,5", ",125", "1,,024", "1234,567", "12 13", "1,024, 2",
+    ] {
+        let message = number(text).unwrap_err().to_string();
+        assert!(
+            message.starts_with(&format!(
+                "column `weights_gb_stated` is `{text}`, expected a number"
+            )),
+            "{message}"
+        );
+    }
+}
+
 /// llmfit's `bench.rs` divides the tokens of an answer by the time of the request. Ollama reports
 /// the time of its decode.
 #[test]

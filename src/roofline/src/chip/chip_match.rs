@@ -114,7 +114,10 @@ impl Description<'_> {
     /// bins, it is ignored.
     fn with_other_cores(&self, name: &str, near: &str) -> ChipMatch {
         let cores = self.gpu_cores.unwrap_or_default();
-        let plausible = |bin: &&ChipVariant| cores * 2 >= bin.gpu_cores && cores * 2 <= bin.gpu_cores * 3;
+        let plausible = |bin: &&ChipVariant| {
+            let twice = cores.saturating_mul(2);
+            (bin.gpu_cores..=bin.gpu_cores * 3).contains(&twice)
+        };
         let Some(relative) = bins(name)
             .filter(plausible)
             .min_by_key(|bin| bin.gpu_cores.abs_diff(cores))
@@ -257,6 +260,7 @@ mod tests {
             ("M4 Max", Some(38), None, (38, 546.0)),
             ("M4 Pro", Some(16), Some(273.0), (16, 273.0)),
             ("M4 Pro", Some(140), None, (20, 273.0)),
+            ("M4 Pro", Some(u32::MAX), None, (20, 273.0)),
             ("M4 Ultra", None, None, (80, 1092.0)),
             ("M4 Ultra", Some(64), Some(900.0), (64, 900.0)),
             ("iPhone 16 Pro (A18 Pro)", None, None, (6, 60.0)),
