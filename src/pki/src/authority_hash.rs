@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::authority::server_check::{self, Presented};
 use rooflet_base::clock::Clock;
 use rooflet_base::mutex::lock;
 
@@ -110,44 +110,18 @@ impl Discovery {
 
     /// Returns the TLS configuration of one handshake.
     pub(super) fn client_config(self: &Arc<Self>) -> Result<ClientConfig, rustls::Error> {
-        Ok(ClientConfig::builder_with_provider(super::crypto())
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(self) as Arc<dyn ServerCertVerifier>)
-            .with_no_client_auth())
+        let discovery = Arc::clone(self);
+        server_check::client_config(move |presented| discovery.check(&presented))
     }
 
-    /// Returns the authority after a successful handshake.
-    pub(super) fn authority(&self) -> Option<CertificateDer<'static>> {
-        lock(&self.found).clone()
-    }
-
-    /// Returns why the certificate of the server is not valid at the current time.
-    pub(super) fn invalid_now(&self) -> Option<CertificateError> {
-        lock(&self.invalid_now).clone()
-    }
-}
-
-/// Returns the start or the end of a validity that does not include the current time; `None` for another problem.
-fn end_of_validity(why: &CertificateError) -> Option<UnixTime> {
-    if let CertificateError::NotValidYetContext { not_before, .. } = why {
-        return Some(*not_before);
-    }
-    if let CertificateError::ExpiredContext { not_after, .. } = why {
-        return Some(*not_after);
-    }
-    None
-}
-
-impl ServerCertVerifier for Discovery {
-    fn verify_server_cert(
-        &self,
-        own: &CertificateDer<'_>,
-        rest: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
+    fn check(&self, presented: &Presented<'_>) -> Result<(), rustls::Error> {
+        let Presented {
+            own,
+            rest,
+            name,
+            ocsp,
+            now: _,
+        } = *presented;
         let now = u64::try_from(self.clock.now().as_second()).unwrap_or_default();
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
         let matches = |certificate: &&CertificateDer<'_>| {
@@ -177,36 +151,31 @@ impl ServerCertVerifier for Discovery {
             outcome = verify(valid_at);
             *lock(&self.invalid_now) = Some(why);
         }
-        let verified = outcome?;
+        outcome?;
         *lock(&self.found) = Some(authority.clone().into_owned());
-        Ok(verified)
+        Ok(())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = super::crypto().signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, &algorithms)
+    /// Returns the authority after a successful handshake.
+    pub(super) fn authority(&self) -> Option<CertificateDer<'static>> {
+        lock(&self.found).clone()
     }
 
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = super::crypto().signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, &algorithms)
+    /// Returns why the certificate of the server is not valid at the current time.
+    pub(super) fn invalid_now(&self) -> Option<CertificateError> {
+        lock(&self.invalid_now).clone()
     }
+}
 
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        super::crypto()
-            .signature_verification_algorithms
-            .supported_schemes()
+/// Returns the start or the end of a validity that does not include the current time; `None` for another problem.
+fn end_of_validity(why: &CertificateError) -> Option<UnixTime> {
+    if let CertificateError::NotValidYetContext { not_before, .. } = why {
+        return Some(*not_before);
     }
+    if let CertificateError::ExpiredContext { not_after, .. } = why {
+        return Some(*not_after);
+    }
+    None
 }
 
 #[cfg(test)]

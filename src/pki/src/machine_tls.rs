@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::{ResolvesClientCert, Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject as _};
@@ -22,6 +22,7 @@ use rustls::{
     SignatureScheme,
 };
 
+use super::authority::server_check;
 use super::identity::{Identity, Role};
 use super::revocations::Revocations;
 use rooflet_base::mutex::lock;
@@ -115,15 +116,34 @@ impl MachineTls {
     /// Returns the configuration of a client of agents, over HTTP/1.1. The server name of a
     /// connection is the name of the node.
     pub fn client_config(self: &Arc<Self>) -> Result<ClientConfig, MachineTlsError> {
-        let mut config = ClientConfig::builder_with_provider(super::crypto())
-            .with_safe_default_protocol_versions()
-            .map_err(MachineTlsError::Tls)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(self) as Arc<dyn ServerCertVerifier>)
-            .with_client_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesClientCert>);
+        let tls = Arc::clone(self);
+        let config = server_check::client_config(move |presented| {
+            tls.check_node(presented.own, presented.rest, presented.name, presented.now)
+        });
+        let mut config = config.map_err(MachineTlsError::Tls)?;
+        config.client_auth_cert_resolver = Arc::clone(self) as Arc<dyn ResolvesClientCert>;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.resumption = Resumption::disabled();
         Ok(config)
+    }
+
+    /// Checks that a server with this certificate and authorities is the node `name`.
+    pub fn check_node(
+        &self,
+        own: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let roots = Arc::clone(&lock(&self.state).nodes);
+        let algorithms = super::crypto().signature_verification_algorithms;
+        let parsed = ParsedCertificate::try_from(own)?;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, rest, now, algorithms.all)?;
+        let expected = Identity::new(Role::Node, &name.to_str());
+        if Identity::of_certificate(own) != Some(expected) {
+            return Err(CertificateError::NotValidForName.into());
+        }
+        self.check_not_revoked(own)
     }
 
     fn check_not_revoked(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
@@ -204,50 +224,6 @@ impl ClientCertVerifier for MachineTls {
         super::crypto()
             .signature_verification_algorithms
             .supported_schemes()
-    }
-}
-
-impl ServerCertVerifier for MachineTls {
-    fn verify_server_cert(
-        &self,
-        own: &CertificateDer<'_>,
-        rest: &[CertificateDer<'_>],
-        node: &ServerName<'_>,
-        _ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let roots = Arc::clone(&lock(&self.state).nodes);
-        let algorithms = super::crypto().signature_verification_algorithms;
-        let parsed = ParsedCertificate::try_from(own)?;
-        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, rest, now, algorithms.all)?;
-        let expected = Identity::new(Role::Node, &node.to_str());
-        if Identity::of_certificate(own) != Some(expected) {
-            return Err(CertificateError::NotValidForName.into());
-        }
-        self.check_not_revoked(own)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ClientCertVerifier::verify_tls12_signature(self, message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        ClientCertVerifier::verify_tls13_signature(self, message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ClientCertVerifier::supported_verify_schemes(self)
     }
 }
 

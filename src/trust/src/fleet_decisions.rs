@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
@@ -264,9 +263,7 @@ impl TrustMachine {
         let (Some((own, rest)), Ok(name)) = (server.0.split_first(), ServerName::try_from(node)) else {
             return false;
         };
-        self.tls
-            .verify_server_cert(own, rest, &name, &[], unix_time(now))
-            .is_ok()
+        self.tls.check_node(own, rest, &name, unix_time(now)).is_ok()
     }
 
     /// Returns whether this machine accepts a client.
