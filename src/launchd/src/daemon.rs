@@ -1,6 +1,6 @@
 //! The services of rooflet that launchd can run, and their places on a Mac.
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use serde::Serialize;
 
 use crate::property_list::{KeepAlive, PropertyList};
@@ -19,6 +19,19 @@ const THROTTLE_SECONDS: u32 = 30;
 /// Time between SIGTERM and SIGKILL in seconds: longer than the default of `--grace-seconds` (30) and
 /// the end of workers that ignore SIGTERM (16 s).
 pub(crate) const EXIT_SECONDS: u32 = 60;
+
+/// Returns the binary and its kernels, and the copies of them that an interrupted installation leaves.
+pub(crate) fn binaries() -> [Utf8PathBuf; 4] {
+    let names = ["rooflet", "mlx.metallib", "rooflet.new", "mlx.metallib.new"];
+    names.map(|name| Utf8Path::new(BINARIES).join(name))
+}
+
+/// Returns the part of a path below [`DATA`]; `None` if the path is elsewhere.
+pub(crate) fn below_data(path: &Utf8Path) -> Option<&Utf8Path> {
+    let below = path.strip_prefix(DATA).ok()?;
+    let is_parent = |component| component == Utf8Component::ParentDir;
+    (!below.components().any(is_parent)).then_some(below)
+}
 
 /// Service of rooflet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -1,7 +1,7 @@
 //! Services of a Mac that launchd runs: their installation, state and removal.
 //!
 //! A pure plan ([`install`], [`uninstall`]) lists the steps. One adapter ([`System`]) executes them: it
-//! changes the files, and runs `launchctl`, `dscl` and `chown`. No code of this crate has run on a Mac;
+//! changes the files, and runs `launchctl` and `dscl`. No code of this crate has run on a Mac;
 //! tests replace these programs.
 
 mod accounts;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::accounts::Accounts;
-use crate::daemon::{BINARIES, DATA, Daemon, MODELS, USER};
+use crate::daemon::{self, BINARIES, DATA, Daemon, MODELS, USER, below_data};
 use crate::property_list::{PropertyList, argument};
-use crate::step::{Invocation, Step};
+use crate::step::Step;
 
 /// Mode of directories that every user may read.
 const SHARED: u32 = 0o755;
@@ -32,7 +32,7 @@ pub struct Observed {
     /// Property lists of installed services.
     pub(crate) installed: BTreeMap<Daemon, PropertyList>,
     pub(crate) loaded: BTreeSet<Daemon>,
-    /// Targets of [`Installation::files`] that differ from their sources.
+    /// Targets of [`Installation::files`] that differ from their sources, or that another user may change.
     pub(crate) outdated: BTreeSet<Utf8PathBuf>,
     /// Existing files and directories, with their modes.
     pub(crate) modes: BTreeMap<Utf8PathBuf, u32>,
@@ -130,7 +130,7 @@ impl Installation {
         let [log, earlier] = self.daemon.logs();
         let state_dir = self.state_dir().to_owned();
         let mut owned = vec![DATA.into(), log, earlier];
-        if state_dir.starts_with(DATA) {
+        if below_data(&state_dir).is_some() {
             owned.push(state_dir);
         }
         owned
@@ -138,6 +138,9 @@ impl Installation {
 }
 
 /// Returns the steps after which the service runs as desired. Without a difference, there are none.
+///
+/// Services are stopped before their files change, and started when the files are complete. A loaded service
+/// therefore uses the files that are observed, and an interrupted installation is completed by the next one.
 pub fn install(desired: &Installation, observed: &Observed) -> Result<Vec<Step>, PlanError> {
     check(desired, observed)?;
     let mut steps = Vec::new();
@@ -156,32 +159,34 @@ pub fn install(desired: &Installation, observed: &Observed) -> Result<Vec<Step>,
         }
     }
     steps.extend(own(desired, observed));
-    for (from, to) in &desired.files {
-        if observed.outdated.contains(to) {
-            let (from, to) = (from.clone(), to.clone());
-            steps.push(Step::Copy { from, to });
-        }
-    }
+    let outdated = || {
+        let files = desired.files.iter();
+        files.filter(|(_, to)| observed.outdated.contains(to)).cloned()
+    };
+    // While the services run: a copy takes a while, and can fail.
+    steps.extend(outdated().map(|(from, to)| Step::Copy { from, to }));
     let job = desired.job();
     let is_changed = observed.installed.get(&desired.daemon) != Some(&job);
+    let is_new_binary = !observed.outdated.is_empty();
+    let must_restart = |daemon: Daemon| {
+        let is_own = daemon == desired.daemon && is_changed;
+        observed.loaded.contains(&daemon) && (is_new_binary || is_own)
+    };
+    // The agent first: it drains its replicas while the control plane runs.
+    let stopped = Daemon::ALL.into_iter().rev();
+    steps.extend(stopped.filter(|daemon| must_restart(*daemon)).map(Step::Unload));
+    steps.extend(outdated().map(|(_, to)| Step::Rename { to }));
     if is_changed {
         steps.push(Step::Write {
-            path: desired.daemon.property_list(),
-            text: job.text(),
+            daemon: desired.daemon,
+            job: Box::new(job),
         });
     }
-    let is_new_binary = !observed.outdated.is_empty();
-    for daemon in Daemon::ALL {
-        let is_own = daemon == desired.daemon;
-        let is_loaded = observed.loaded.contains(&daemon);
-        let must_restart = is_loaded && (is_new_binary || (is_own && is_changed));
-        if must_restart {
-            steps.push(Step::Unload(daemon));
-        }
-        if must_restart || (is_own && !is_loaded) {
-            steps.push(Step::Load(daemon));
-        }
-    }
+    let must_start = |daemon: &Daemon| {
+        let is_installed = *daemon == desired.daemon || observed.installed.contains_key(daemon);
+        must_restart(*daemon) || (is_installed && !observed.loaded.contains(daemon))
+    };
+    steps.extend(Daemon::ALL.into_iter().filter(must_start).map(Step::Load));
     Ok(steps)
 }
 
@@ -218,12 +223,10 @@ fn own<'a>(desired: &'a Installation, observed: &'a Observed) -> impl Iterator<I
     let logs = desired.daemon.logs();
     let must_own =
         move |path: &Utf8PathBuf| observed.foreign.contains(path) || (is_new(path) && !logs.contains(path));
-    let own = move |path: Utf8PathBuf| {
-        let recursive = (path == state_dir).then_some("-R");
-        let arguments = recursive
-            .into_iter()
-            .chain([desired.user.as_str(), path.as_str()]);
-        Step::Run(Invocation::new("/usr/sbin/chown", arguments))
+    let own = move |path: Utf8PathBuf| Step::Own {
+        recursive: path == state_dir,
+        user: desired.user.clone(),
+        path,
     };
     paths.into_iter().filter(must_own).map(own)
 }
@@ -250,8 +253,7 @@ pub fn uninstall(daemon: Daemon, purge: bool, observed: &Observed) -> Vec<Step> 
     steps.extend(daemon.logs().into_iter().filter_map(delete));
     let is_last = observed.installed.keys().all(|installed| *installed == daemon);
     if is_last {
-        let binaries = ["rooflet", "mlx.metallib"].map(|name| Utf8Path::new(BINARIES).join(name));
-        steps.extend(binaries.into_iter().filter_map(delete));
+        steps.extend(daemon::binaries().into_iter().filter_map(delete));
         let directories = [MODELS, DATA].map(Utf8PathBuf::from);
         let directories = directories.into_iter().filter(exists);
         steps.extend(directories.map(|path| Step::DeleteIfEmpty { path }));
@@ -266,9 +268,8 @@ pub(crate) fn state_dir(daemon: Daemon, observed: &Observed) -> Option<Utf8PathB
     let (flag, default) = daemon.state_flag();
     let installed = observed.installed.get(&daemon).and_then(|job| job.argument(flag));
     let state_dir = installed.map_or(default, Utf8PathBuf::from);
-    let is_inside = state_dir.starts_with(DATA)
+    let is_inside = below_data(&state_dir).is_some()
         && state_dir != DATA
-        && !state_dir.components().any(|part| part.as_str() == "..")
         && !Utf8Path::new(MODELS).starts_with(&state_dir)
         && !state_dir.starts_with(MODELS);
     is_inside.then_some(state_dir)

@@ -2,20 +2,29 @@
 
 use std::fmt;
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, EXIT_SECONDS};
+use crate::property_list::PropertyList;
 
 /// Change of the system. Its text is what `--dry-run` prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Creates a directory, or changes the mode of an existing one.
     Directory { path: Utf8PathBuf, mode: u32 },
-    /// Replaces a file by a copy of another one. The copy is renamed: macOS kills new processes of a
-    /// binary that was overwritten in place.
+    /// Makes a user the owner of a directory or file, and of all files in the directory if `recursive`.
+    Own {
+        path: Utf8PathBuf,
+        user: String,
+        recursive: bool,
+    },
+    /// Copies a file to the name [`copy_of`] the target. A rename then replaces the target: macOS kills new
+    /// processes of a binary that was overwritten in place.
     Copy { from: Utf8PathBuf, to: Utf8PathBuf },
-    /// Replaces a file that every user may read.
-    Write { path: Utf8PathBuf, text: String },
+    /// Replaces a file by its copy.
+    Rename { to: Utf8PathBuf },
+    /// Replaces the property list of a service.
+    Write { daemon: Daemon, job: Box<PropertyList> },
     /// Deletes a file or a directory with its content.
     Delete { path: Utf8PathBuf },
     /// Deletes a directory if it is empty.
@@ -26,6 +35,25 @@ pub enum Step {
     Unload(Daemon),
     /// Starts a job.
     Load(Daemon),
+}
+
+/// Time until a stopped job must be gone, in seconds: launchd kills the job after [`EXIT_SECONDS`].
+pub(crate) const UNLOAD_SECONDS: u32 = EXIT_SECONDS + 15;
+
+/// Returns the name of the copy that replaces a file.
+pub(crate) fn copy_of(path: &Utf8Path) -> Utf8PathBuf {
+    format!("{path}.new").into()
+}
+
+impl Step {
+    /// Returns the line that is printed before a step that can last long.
+    pub fn progress(&self) -> Option<String> {
+        let Self::Unload(daemon) = self else {
+            return None;
+        };
+        let verb = daemon.verb();
+        Some(format!("stopping `rooflet {verb}` (up to {UNLOAD_SECONDS} s)"))
+    }
 }
 
 /// Program of macOS with its arguments.
@@ -42,6 +70,12 @@ impl Invocation {
             program,
             arguments: arguments.into_iter().map(str::to_owned).collect(),
         }
+    }
+
+    /// Returns the command that makes a user the owner of a directory or file.
+    pub(crate) fn chown(path: &Utf8Path, user: &str, recursive: bool) -> Self {
+        let recursive = recursive.then_some("-R").into_iter();
+        Self::new("/usr/sbin/chown", recursive.chain([user, path.as_str()]))
     }
 
     pub(crate) fn launchctl<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Self {
@@ -82,9 +116,19 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory { path, mode } => write!(f, "create {path} (mode {mode:o})"),
-            Self::Copy { from, to } => write!(f, "replace {to} by {from}"),
-            Self::Write { path, text } => {
-                write!(f, "write {path}:")?;
+            Self::Own {
+                path,
+                user,
+                recursive,
+            } => {
+                let files = if *recursive { " and its files" } else { "" };
+                write!(f, "make {user} the owner of {path}{files}")
+            }
+            Self::Copy { from, to } => write!(f, "copy {from} to {}", copy_of(to)),
+            Self::Rename { to } => write!(f, "rename {} to {to}", copy_of(to)),
+            Self::Write { daemon, job } => {
+                write!(f, "write {}:", daemon.property_list())?;
+                let text = job.text();
                 text.lines().try_for_each(|line| write!(f, "\n    {line}"))
             }
             Self::Delete { path } => write!(f, "delete {path}"),

@@ -1,9 +1,9 @@
-//! The adapter of installations: files of the system, and the programs `launchctl`, `dscl` and
-//! `chown`.
+//! The adapter of installations: files of the system, and the programs `launchctl` and `dscl`.
 
 #[cfg(test)]
 pub(crate) mod fake;
 mod files;
+mod owner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,18 +15,18 @@ use tokio::process::Command;
 
 use self::files::Files;
 use crate::accounts::{self, Accounts};
-use crate::daemon::{BINARIES, DATA, Daemon, EXIT_SECONDS, MODELS, USER};
+use crate::daemon::{self, DATA, Daemon, MODELS, USER};
 use crate::job::Job;
 use crate::plan::{self, Installation, Observed};
 use crate::property_list::PropertyList;
-use crate::step::{Invocation, Step};
+use crate::step::{Invocation, Step, UNLOAD_SECONDS};
 
 /// Timeout of a program.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two questions to launchd.
 const POLL: Duration = Duration::from_secs(1);
-/// Number of questions until a stopped job must be gone: launchd kills it after [`EXIT_SECONDS`].
-const UNLOAD_POLLS: u32 = EXIT_SECONDS + 15;
+/// Number of questions until a stopped job must be gone.
+const UNLOAD_POLLS: u32 = UNLOAD_SECONDS;
 /// Number of attempts to start a job. After a job has ended, launchd refuses to start it again with
 /// `5: Input/output error` or `37: Operation already in progress`, for about 5 s
 /// (github.com/headroomlabs-ai/headroom issue 1289).
@@ -65,6 +65,8 @@ pub enum SystemError {
         #[source]
         err: io::Error,
     },
+    #[error("no user has the name `{user}`")]
+    NoUser { user: String },
     #[error("`{path}` is not a property list: delete it")]
     PropertyList {
         path: Utf8PathBuf,
@@ -186,7 +188,7 @@ impl System {
     pub async fn observe(&self, desired: &Installation, credentials: &str) -> Result<Observed> {
         let mut observed = self.observe_removal(desired.daemon).await?;
         for (from, to) in &desired.files {
-            if !self.files.equal(from, to)? {
+            if !self.files.equal(from, to)? || self.files.is_replaceable(to) {
                 observed.outdated.insert(to.clone());
             }
         }
@@ -212,15 +214,18 @@ impl System {
         Ok(observed)
     }
 
+    /// Returns the names and ids of a list of accounts.
+    async fn accounts(&self, list: &str, key: &str) -> BTreeMap<String, u32> {
+        let list = Invocation::new("/usr/bin/dscl", [".", "-list", list, key]);
+        accounts::parse(&self.programs.ask(&list).await.unwrap_or_default())
+    }
+
     /// Reads the state that the steps of a removal depend on.
     pub async fn observe_removal(&self, daemon: Daemon) -> Result<Observed> {
-        let list = |path, key| Invocation::new("/usr/bin/dscl", [".", "-list", path, key]);
-        let users = self.programs.ask(&list("/Users", "UniqueID")).await;
-        let groups = self.programs.ask(&list("/Groups", "PrimaryGroupID")).await;
         let mut observed = Observed {
             accounts: Accounts {
-                users: accounts::parse(&users.unwrap_or_default()),
-                groups: accounts::parse(&groups.unwrap_or_default()),
+                users: self.accounts("/Users", "UniqueID").await,
+                groups: self.accounts("/Groups", "PrimaryGroupID").await,
             },
             installed: self.installed()?,
             ..Observed::default()
@@ -230,9 +235,8 @@ impl System {
                 observed.loaded.insert(daemon);
             }
         }
-        let binaries = ["rooflet", "mlx.metallib"].map(|name| Utf8Path::new(BINARIES).join(name));
         let shared = [DATA, MODELS].map(Utf8PathBuf::from);
-        let paths = binaries
+        let paths = daemon::binaries()
             .into_iter()
             .chain(shared)
             .chain([daemon.property_list()])
@@ -247,22 +251,47 @@ impl System {
         for step in steps {
             match step {
                 Step::Directory { path, mode } => self.files.create_directory(path, *mode)?,
+                Step::Own {
+                    path,
+                    user,
+                    recursive,
+                } => self.own(path, user, *recursive).await?,
                 Step::Copy { from, to } => self.files.copy(from, to)?,
-                Step::Write { path, text } => self.files.write(path, text)?,
+                Step::Rename { to } => self.files.rename(to)?,
+                Step::Write { daemon, job } => {
+                    let (path, text) = (daemon.property_list(), job.text());
+                    self.files.write(&path, text.as_bytes(), 0o644)?;
+                }
                 Step::Delete { path } => self.files.delete(path)?,
                 Step::DeleteIfEmpty { path } => self.files.delete_if_empty(path)?,
-                Step::Run(command) => {
-                    let answer = self.programs.run(command).await?;
-                    if !answer.succeeded {
-                        let (command, text) = (command.clone(), answer.text);
-                        return Err(SystemError::Failed { command, text });
-                    }
-                }
+                Step::Run(command) => self.run(command).await?,
                 Step::Unload(daemon) => self.unload(*daemon).await?,
                 Step::Load(daemon) => self.load(*daemon).await?,
             }
         }
         Ok(())
+    }
+
+    async fn run(&self, command: &Invocation) -> Result<()> {
+        let answer = self.programs.run(command).await?;
+        if answer.succeeded {
+            return Ok(());
+        }
+        let (command, text) = (command.clone(), answer.text);
+        Err(SystemError::Failed { command, text })
+    }
+
+    async fn own(&self, path: &Utf8Path, user: &str, recursive: bool) -> Result<()> {
+        if !matches!(self.programs, Programs::Native) {
+            return self.run(&Invocation::chown(path, user, recursive)).await;
+        }
+        // An earlier step may have created the user.
+        let users = self.accounts("/Users", "UniqueID").await;
+        let id = users.get(user).copied();
+        let id = id.ok_or_else(|| SystemError::NoUser {
+            user: user.to_owned(),
+        })?;
+        self.files.own(path, id, recursive)
     }
 
     async fn unload(&self, daemon: Daemon) -> Result<()> {

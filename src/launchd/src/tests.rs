@@ -160,18 +160,31 @@ async fn service_that_ends_is_reported_with_the_end_of_its_log() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn service_that_does_not_stop_is_not_replaced() {
+async fn service_that_does_not_stop_is_not_replaced_until_the_next_installation() {
     let mut mac = Mac::new();
-    mac.install(&mac.installation(Daemon::Server, &[]))
-        .await
-        .0
-        .unwrap();
+    let before = mac.installation(Daemon::Server, &[]);
+    mac.install(&before).await.0.unwrap();
     mac.fake.as_mut().unwrap().slow_stops = 1000;
     let changed = mac.installation(Daemon::Server, &["--let-sleep"]);
     let err = mac.install(&changed).await.0.unwrap_err().to_string();
     assert!(
         err.contains("launchctl bootout") && err.contains("still runs"),
         "{err}"
+    );
+    let list = mac.path("Library/LaunchDaemons/dev.rooflet.server.plist");
+    let read = || PropertyList::parse(&fs::read(&list).unwrap()).unwrap();
+    assert_eq!(read(), before.job());
+    mac.fake.as_mut().unwrap().slow_stops = 1;
+    let (outcome, commands) = mac.install(&changed).await;
+    outcome.unwrap();
+    assert_eq!(read(), changed.job());
+    assert_eq!(
+        commands,
+        [
+            "launchctl bootout system/dev.rooflet.server",
+            "launchctl enable system/dev.rooflet.server",
+            "launchctl bootstrap system /Library/LaunchDaemons/dev.rooflet.server.plist",
+        ]
     );
 }
 

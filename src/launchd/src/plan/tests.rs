@@ -52,9 +52,10 @@ fn new_mac_gets_user_directories_binary_and_job_in_this_order() {
         "create /usr/local/var/rooflet (mode 755)",
         "create /usr/local/var/rooflet/models (mode 755)",
         "create /usr/local/var/rooflet/agent (mode 700)",
-        "run chown _rooflet /usr/local/var/rooflet",
-        "run chown -R _rooflet /usr/local/var/rooflet/agent",
-        "replace /usr/local/bin/rooflet by /Users/anna/rooflet/target/release/rooflet",
+        "make _rooflet the owner of /usr/local/var/rooflet",
+        "make _rooflet the owner of /usr/local/var/rooflet/agent and its files",
+        "copy /Users/anna/rooflet/target/release/rooflet to /usr/local/bin/rooflet.new",
+        "rename /usr/local/bin/rooflet.new to /usr/local/bin/rooflet",
         "write /Library/LaunchDaemons/dev.rooflet.agent.plist:",
         "run launchctl enable system/dev.rooflet.agent",
     ];
@@ -83,7 +84,7 @@ fn kernels_are_replaced_before_the_binary() {
 }
 
 #[test]
-fn new_binary_restarts_the_control_plane_first() {
+fn services_stop_before_a_new_binary_and_the_control_plane_starts_first() {
     let desired = installation(Daemon::Agent, &[]);
     let mut observed = installed(&desired);
     observed.loaded.insert(Daemon::Server);
@@ -91,12 +92,83 @@ fn new_binary_restarts_the_control_plane_first() {
     assert_eq!(
         install(&desired, &observed).unwrap()[1..],
         [
-            Step::Unload(Daemon::Server),
-            Step::Load(Daemon::Server),
             Step::Unload(Daemon::Agent),
+            Step::Unload(Daemon::Server),
+            Step::Rename {
+                to: "/usr/local/bin/rooflet".into()
+            },
+            Step::Load(Daemon::Server),
             Step::Load(Daemon::Agent),
         ]
     );
+}
+
+/// Mac with both services, of which each runs with some binary and some property list.
+#[derive(Clone)]
+struct Machine {
+    binary: &'static str,
+    lists: BTreeMap<Daemon, PropertyList>,
+    running: BTreeMap<Daemon, (&'static str, PropertyList)>,
+}
+
+impl Machine {
+    fn observe(&self, desired: &Installation) -> Observed {
+        let outdated = (self.binary != "new").then(|| "/usr/local/bin/rooflet".into());
+        Observed {
+            installed: self.lists.clone(),
+            loaded: self.running.keys().copied().collect(),
+            outdated: outdated.into_iter().collect(),
+            ..installed(desired)
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Rename { .. } => self.binary = "new",
+            Step::Write { daemon, job } => drop(self.lists.insert(*daemon, job.as_ref().clone())),
+            Step::Unload(daemon) => drop(self.running.remove(daemon)),
+            Step::Load(daemon) => {
+                let started = (self.binary, self.lists[daemon].clone());
+                self.running.insert(*daemon, started);
+            }
+            Step::Directory { .. }
+            | Step::Own { .. }
+            | Step::Copy { .. }
+            | Step::Delete { .. }
+            | Step::DeleteIfEmpty { .. }
+            | Step::Run(_) => {}
+        }
+    }
+}
+
+#[test]
+fn interrupted_installation_is_completed_by_the_next_one() {
+    let lists = Daemon::ALL.map(|daemon| (daemon, installation(daemon, &[]).job()));
+    let lists = BTreeMap::from(lists);
+    let running = |lists: &BTreeMap<Daemon, PropertyList>, binary| {
+        let lists = lists.clone().into_iter();
+        lists.map(|(daemon, list)| (daemon, (binary, list))).collect()
+    };
+    let binaries = |daemon| ["old", "new"].map(|binary| (daemon, binary));
+    for (daemon, binary) in Daemon::ALL.into_iter().flat_map(binaries) {
+        let before = Machine {
+            binary,
+            running: running(&lists, binary),
+            lists: lists.clone(),
+        };
+        let desired = installation(daemon, &["--listen=0.0.0.0:7500"]);
+        let mut expected = lists.clone();
+        expected.insert(daemon, desired.job());
+        let expected = running(&expected, "new");
+        let first = install(&desired, &before.observe(&desired)).unwrap();
+        for done in 0..=first.len() {
+            let mut machine = before.clone();
+            first[..done].iter().for_each(|step| machine.apply(step));
+            let second = install(&desired, &machine.observe(&desired)).unwrap();
+            second.iter().for_each(|step| machine.apply(step));
+            assert_eq!(machine.running, expected, "after {done} steps of {first:?}");
+        }
+    }
 }
 
 #[test]
@@ -105,13 +177,12 @@ fn changed_arguments_restart_the_service_only() {
     observed.loaded.insert(Daemon::Server);
     let desired = installation(Daemon::Agent, &["--listen=0.0.0.0:7500"]);
     let steps = install(&desired, &observed).unwrap();
+    let (first, last) = (&steps[0], &steps[2..]);
     assert_eq!(
-        steps[1..],
-        [Step::Unload(Daemon::Agent), Step::Load(Daemon::Agent)]
+        (first, last),
+        (&Step::Unload(Daemon::Agent), &[Step::Load(Daemon::Agent)][..])
     );
-    let Step::Write { text, .. } = &steps[0] else {
-        panic!("{steps:?}");
-    };
+    let text = steps[1].to_string();
     assert!(text.contains("<string>--listen=0.0.0.0:7500</string>"), "{text}");
 }
 
@@ -122,7 +193,7 @@ fn credentials_of_a_later_join_get_their_owner() {
     observed.foreign.insert("/usr/local/var/rooflet/agent".into());
     assert_eq!(
         shown(&install(&desired, &observed).unwrap()),
-        ["run chown -R _rooflet /usr/local/var/rooflet/agent"]
+        ["make _rooflet the owner of /usr/local/var/rooflet/agent and its files"]
     );
 }
 
@@ -144,10 +215,8 @@ fn directories_elsewhere_keep_their_owner() {
         Daemon::Agent,
         &["--state-dir=/Volumes/fast/agent", "--model-dir=/models"],
     );
-    let is_chown_elsewhere = |step: &Step| {
-        matches!(step, Step::Run(command) if command.program.ends_with("chown")
-            && command.arguments.iter().any(|argument| !argument.starts_with(DATA) && argument.starts_with('/')))
-    };
+    let is_chown_elsewhere =
+        |step: &Step| matches!(step, Step::Own { path, .. } if below_data(path).is_none());
     let mut observed = joined();
     let steps = install(&desired, &observed).unwrap();
     // The installation creates the state directory.
@@ -238,6 +307,7 @@ fn directories_outside_the_data_are_never_deleted() {
         ("/usr/local/var/rooflet/models", false),
         ("/usr/local/var/rooflet/models/agent", false),
         ("/usr/local/var/rooflet/../..", false),
+        ("/usr/local/var/rooflet/agent/../../../bin", false),
         ("/Users/anna/agent", false),
         ("/", false),
     ] {

@@ -1,4 +1,4 @@
-//! A Mac that answers `dscl`, `chown` and `launchctl`, for tests.
+//! A Mac that answers `dscl`, `chown` and `launchctl`, for tests. Only root may change owners of files.
 
 use std::collections::BTreeMap;
 

@@ -7,6 +7,7 @@ mod passed;
 mod report;
 
 use std::net::SocketAddr;
+use std::slice;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -148,7 +149,12 @@ impl Changes {
             }
             return Ok(false);
         }
-        system.apply(steps).await?;
+        for step in steps {
+            if let Some(line) = step.progress() {
+                ui::progress(&line);
+            }
+            system.apply(slice::from_ref(step)).await?;
+        }
         Ok(self.prefix.is_none())
     }
 }
