@@ -83,7 +83,7 @@ fn dry_run_prints_the_steps() {
     for line in [
         "run dscl . -create /Groups/_rooflet\n",
         "create /usr/local/var/rooflet/agent (mode 700)\n",
-        "write /Library/LaunchDaemons/dev.rooflet.agent.plist:\n",
+        "write /Library/LaunchDaemons/dev.rooflet.agent.plist (mode 644):\n",
         "    \t\t<string>--quiet-hours=22:00-06:00</string>\n",
         "run launchctl enable system/dev.rooflet.agent\n",
     ] {

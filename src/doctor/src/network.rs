@@ -216,7 +216,8 @@ fn proxy(has_variable: bool, system: Option<&Answer>) -> Check {
         (false, true) => Check::warn(
             name,
             "macOS is configured for a proxy, which rooflet does not use",
-            "set HTTPS_PROXY, and NO_PROXY for the local network; for launchd, in EnvironmentVariables of the plist",
+            "set HTTPS_PROXY, and NO_PROXY for the local network; for a service, in EnvironmentVariables of its property list, \
+             then run `sudo rooflet agent install`",
         ),
     }
 }

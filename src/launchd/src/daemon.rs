@@ -70,6 +70,12 @@ impl Daemon {
         format!("{DATA}/{}.log", self.verb()).into()
     }
 
+    /// Returns the copy of the property list with which launchd runs the service. macOS deletes it at a
+    /// restart, after which launchd reads the property list again.
+    pub(crate) fn loaded_list(self) -> Utf8PathBuf {
+        format!("/var/run/{}.plist", self.label()).into()
+    }
+
     /// Returns the log and the earlier one, into which the service rotates it.
     pub(crate) fn logs(self) -> [Utf8PathBuf; 2] {
         [self.log(), format!("{}.1", self.log()).into()]

@@ -21,6 +21,7 @@ pub struct Installation {
     pub user: String,
     /// Arguments of the service, each as `--NAME=VALUE` or `--NAME`.
     arguments: Vec<String>,
+    environment: Option<BTreeMap<String, String>>,
     /// Files to install: source and target.
     pub(crate) files: Vec<(Utf8PathBuf, Utf8PathBuf)>,
 }
@@ -32,6 +33,8 @@ pub struct Observed {
     /// Property lists of installed services.
     pub(crate) installed: BTreeMap<Daemon, PropertyList>,
     pub(crate) loaded: BTreeSet<Daemon>,
+    /// Whether launchd runs the service with an earlier version of its property list.
+    pub(crate) is_stale: bool,
     /// Targets of [`Installation::files`] that differ from their sources, or that another user may change.
     pub(crate) outdated: BTreeSet<Utf8PathBuf>,
     /// Existing files and directories, with their modes.
@@ -88,12 +91,23 @@ impl Installation {
             daemon,
             user,
             arguments,
+            environment: None,
             files: kernels.into_iter().chain([program]).collect(),
         }
     }
 
+    /// Uses the environment variables of an installed service.
+    #[must_use]
+    pub fn with_environment_of(self, installed: Option<&PropertyList>) -> Self {
+        let environment = installed.and_then(|job| job.environment_variables.clone());
+        Self { environment, ..self }
+    }
+
     pub fn job(&self) -> PropertyList {
-        self.daemon.job(&self.user, &self.arguments)
+        PropertyList {
+            environment_variables: self.environment.clone(),
+            ..self.daemon.job(&self.user, &self.arguments)
+        }
     }
 
     /// Returns the directory with the service's state.
@@ -166,10 +180,10 @@ pub fn install(desired: &Installation, observed: &Observed) -> Result<Vec<Step>,
     // While the services run: a copy takes a while, and can fail.
     steps.extend(outdated().map(|(from, to)| Step::Copy { from, to }));
     let job = desired.job();
-    let is_changed = observed.installed.get(&desired.daemon) != Some(&job);
+    let is_changed = is_changed(desired.daemon, &job, observed);
     let is_new_binary = !observed.outdated.is_empty();
     let must_restart = |daemon: Daemon| {
-        let is_own = daemon == desired.daemon && is_changed;
+        let is_own = daemon == desired.daemon && (is_changed || observed.is_stale);
         observed.loaded.contains(&daemon) && (is_new_binary || is_own)
     };
     // The agent first: it drains its replicas while the control plane runs.
@@ -188,6 +202,12 @@ pub fn install(desired: &Installation, observed: &Observed) -> Result<Vec<Step>,
     };
     steps.extend(Daemon::ALL.into_iter().filter(must_start).map(Step::Load));
     Ok(steps)
+}
+
+/// Returns whether the property list differs from the desired one, or more users may read it.
+fn is_changed(daemon: Daemon, job: &PropertyList, observed: &Observed) -> bool {
+    let mode = observed.modes.get(&daemon.property_list());
+    observed.installed.get(&daemon) != Some(job) || mode.is_some_and(|found| found & !job.mode() != 0)
 }
 
 fn check(desired: &Installation, observed: &Observed) -> Result<(), PlanError> {

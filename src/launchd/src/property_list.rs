@@ -1,5 +1,7 @@
 //! Property list of a job of launchd (`man launchd.plist`).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Property list of a job. Keys that are not listed here are ignored when a file is read.
@@ -12,6 +14,9 @@ pub struct PropertyList {
     pub user_name: Option<String>,
     /// The program, then its arguments.
     pub program_arguments: Vec<String>,
+    /// Variables that an administrator has added, such as the token of the hub.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) environment_variables: Option<BTreeMap<String, String>>,
     pub(crate) run_at_load: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) keep_alive: Option<KeepAlive>,
@@ -72,6 +77,26 @@ impl PropertyList {
         text
     }
 
+    /// Returns the mode of the file. Variables can be secret.
+    pub(crate) fn mode(&self) -> u32 {
+        match self.environment_variables {
+            Some(_) => 0o600,
+            None => 0o644,
+        }
+    }
+
+    /// Returns the job without the values of its variables.
+    pub(crate) fn without_secrets(mut self) -> Self {
+        for value in self
+            .environment_variables
+            .iter_mut()
+            .flat_map(BTreeMap::values_mut)
+        {
+            "(hidden)".clone_into(value);
+        }
+        self
+    }
+
     /// Parses a file in any format that launchd reads.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, plist::Error> {
         plist::from_bytes(text)
@@ -124,7 +149,22 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_an_administrator_are_ignored() {
+    fn variables_are_kept_and_private() {
+        let text = "<?xml version=\"1.0\"?><plist version=\"1.0\"><dict><key>Label</key><string>a</string>\
+                    <key>EnvironmentVariables</key><dict><key>HF_TOKEN</key><string>hf_1</string></dict></dict></plist>";
+        let read = PropertyList::parse(text.as_bytes()).unwrap();
+        let again = PropertyList::parse(read.text().as_bytes()).unwrap();
+        assert_eq!(
+            again.environment_variables,
+            Some(BTreeMap::from([("HF_TOKEN".to_owned(), "hf_1".to_owned())]))
+        );
+        assert_eq!((read.mode(), PropertyList::default().mode()), (0o600, 0o644));
+        let shown = read.without_secrets().text();
+        assert!(shown.contains("HF_TOKEN") && !shown.contains("hf_1"), "{shown}");
+    }
+
+    #[test]
+    fn other_keys_of_an_administrator_are_ignored() {
         let text = "<?xml version=\"1.0\"?><plist version=\"1.0\"><dict><key>Label</key><string>a</string>\
                     <key>Nice</key><integer>5</integer></dict></plist>";
         let read = PropertyList::parse(text.as_bytes()).unwrap();

@@ -127,8 +127,8 @@ impl fmt::Display for Step {
             Self::Copy { from, to } => write!(f, "copy {from} to {}", copy_of(to)),
             Self::Rename { to } => write!(f, "rename {} to {to}", copy_of(to)),
             Self::Write { daemon, job } => {
-                write!(f, "write {}:", daemon.property_list())?;
-                let text = job.text();
+                write!(f, "write {} (mode {:o}):", daemon.property_list(), job.mode())?;
+                let text = job.as_ref().clone().without_secrets().text();
                 text.lines().try_for_each(|line| write!(f, "\n    {line}"))
             }
             Self::Delete { path } => write!(f, "delete {path}"),

@@ -65,9 +65,11 @@ pub enum SystemError {
         #[source]
         err: io::Error,
     },
+    #[error("`{path}` has environment variables, which only root may read: repeat the command with sudo")]
+    Private { path: Utf8PathBuf },
     #[error("no user has the name `{user}`")]
     NoUser { user: String },
-    #[error("`{path}` is not a property list: delete it")]
+    #[error("`{path}` is not a property list of a service: correct or delete it")]
     PropertyList {
         path: Utf8PathBuf,
         #[source]
@@ -96,6 +98,13 @@ pub enum SystemError {
         /// Last line of the log.
         line: String,
     },
+}
+
+impl SystemError {
+    /// Returns whether the system denied access to a file.
+    fn is_denial(&self) -> bool {
+        matches!(self, Self::File { err, .. } if err.kind() == io::ErrorKind::PermissionDenied)
+    }
 }
 
 type Result<T> = std::result::Result<T, SystemError>;
@@ -168,7 +177,11 @@ impl System {
         let mut installed = BTreeMap::new();
         for daemon in Daemon::ALL {
             let path = daemon.property_list();
-            if let Some(text) = self.files.read(&path)? {
+            let text = self.files.read(&path).map_err(|err| match err.is_denial() {
+                true => SystemError::Private { path: path.clone() },
+                false => err,
+            });
+            if let Some(text) = text? {
                 let list = PropertyList::parse(&text);
                 let list = list.map_err(|err| SystemError::PropertyList { path, err })?;
                 installed.insert(daemon, list);
@@ -202,6 +215,7 @@ impl System {
                 observed.foreign.insert(path);
             }
         }
+        observed.is_stale = observed.loaded.contains(&desired.daemon) && self.is_stale(desired.daemon)?;
         if matches!(self.programs, Programs::Printed(_)) {
             // Users and owners of another machine are not known.
             observed.foreign.clear();
@@ -212,6 +226,13 @@ impl System {
             observed.has_joined = self.files.exists(&desired.state_dir().join(credentials));
         }
         Ok(observed)
+    }
+
+    /// Returns whether the property list was changed since the service was loaded.
+    fn is_stale(&self, daemon: Daemon) -> Result<bool> {
+        // Only root may read the copy; others only see the steps.
+        let loaded = self.files.read(&daemon.loaded_list()).ok().flatten();
+        Ok(loaded.is_some() && loaded != self.files.read(&daemon.property_list())?)
     }
 
     /// Returns the names and ids of a list of accounts.
@@ -260,7 +281,7 @@ impl System {
                 Step::Rename { to } => self.files.rename(to)?,
                 Step::Write { daemon, job } => {
                     let (path, text) = (daemon.property_list(), job.text());
-                    self.files.write(&path, text.as_bytes(), 0o644)?;
+                    self.files.write(&path, text.as_bytes(), job.mode())?;
                 }
                 Step::Delete { path } => self.files.delete(path)?,
                 Step::DeleteIfEmpty { path } => self.files.delete_if_empty(path)?,
@@ -306,17 +327,18 @@ impl System {
             polls += 1;
             tokio::time::sleep(POLL).await;
         }
-        Ok(())
+        self.files.delete(&daemon.loaded_list())
     }
 
     async fn load(&self, daemon: Daemon) -> Result<()> {
         let [enable, bootstrap] = Invocation::load(daemon);
         self.programs.run(&enable).await?;
+        let list = self.files.read(&daemon.property_list())?;
         for attempt in 1.. {
             let answer = self.programs.run(&bootstrap).await?;
             // An attempt that is reported as failed can succeed.
             if answer.succeeded || self.job(daemon).await.is_some() {
-                return Ok(());
+                return self.keep_loaded(daemon, list);
             }
             if attempt == LOAD_ATTEMPTS {
                 let (command, text) = (bootstrap, answer.text);
@@ -325,6 +347,16 @@ impl System {
             tokio::time::sleep(POLL).await;
         }
         Ok(())
+    }
+
+    /// Stores the property list with which launchd has started a service.
+    fn keep_loaded(&self, daemon: Daemon, list: Option<Vec<u8>>) -> Result<()> {
+        match list {
+            Some(list) if !matches!(self.programs, Programs::Printed(_)) => {
+                self.files.write(&daemon.loaded_list(), &list, 0o600)
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Waits until a service has run for a few seconds. Fails if it ends before.

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Mutex;
 
 use camino::{Utf8Path, Utf8PathBuf};
@@ -186,6 +187,38 @@ async fn service_that_does_not_stop_is_not_replaced_until_the_next_installation(
             "launchctl bootstrap system /Library/LaunchDaemons/dev.rooflet.server.plist",
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_property_list_of_a_running_service_is_applied() {
+    let mut mac = Mac::new();
+    let desired = mac.installation(Daemon::Server, &[]);
+    mac.install(&desired).await.0.unwrap();
+    let list = mac.path("Library/LaunchDaemons/dev.rooflet.server.plist");
+    let text = fs::read_to_string(&list).unwrap();
+    for token in ["hf_1", "hf_2"] {
+        let variables = format!(
+            "<key>EnvironmentVariables</key><dict><key>HF_TOKEN</key><string>{token}</string></dict></dict>"
+        );
+        fs::write(
+            &list,
+            text.replace("</dict>\n</plist>", &format!("{variables}</plist>")),
+        )
+        .unwrap();
+        let read = || PropertyList::parse(&fs::read(&list).unwrap()).unwrap();
+        let edited = read();
+        let again = mac
+            .installation(Daemon::Server, &[])
+            .with_environment_of(Some(&edited));
+        let (outcome, commands) = mac.install(&again).await;
+        outcome.unwrap();
+        assert_eq!(commands.len(), 3, "{commands:?}");
+        assert!(read().text().contains(token), "{}", read().text());
+        assert_eq!(fs::metadata(&list).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(mac.install(&again).await.1, [""; 0]);
+    }
+    mac.uninstall(Daemon::Server, false).await;
+    assert!(!mac.path("var/run/dev.rooflet.server.plist").exists());
 }
 
 #[tokio::test(start_paused = true)]

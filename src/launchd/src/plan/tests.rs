@@ -56,7 +56,7 @@ fn new_mac_gets_user_directories_binary_and_job_in_this_order() {
         "make _rooflet the owner of /usr/local/var/rooflet/agent and its files",
         "copy /Users/anna/rooflet/target/release/rooflet to /usr/local/bin/rooflet.new",
         "rename /usr/local/bin/rooflet.new to /usr/local/bin/rooflet",
-        "write /Library/LaunchDaemons/dev.rooflet.agent.plist:",
+        "write /Library/LaunchDaemons/dev.rooflet.agent.plist (mode 644):",
         "run launchctl enable system/dev.rooflet.agent",
     ];
     assert_eq!(shown[10..], expected);
@@ -169,6 +169,43 @@ fn interrupted_installation_is_completed_by_the_next_one() {
             assert_eq!(machine.running, expected, "after {done} steps of {first:?}");
         }
     }
+}
+
+#[test]
+fn changed_property_list_restarts_its_service() {
+    let desired = installation(Daemon::Agent, &[]);
+    let mut observed = installed(&desired);
+    observed.loaded.insert(Daemon::Server);
+    observed.is_stale = true;
+    assert_eq!(
+        install(&desired, &observed).unwrap(),
+        [Step::Unload(Daemon::Agent), Step::Load(Daemon::Agent)]
+    );
+}
+
+#[test]
+fn environment_variables_are_kept_in_a_private_file_and_not_shown() {
+    let job = PropertyList {
+        environment_variables: Some(BTreeMap::from([("HF_TOKEN".to_owned(), "hf_1".to_owned())])),
+        ..installation(Daemon::Agent, &[]).job()
+    };
+    let desired = installation(Daemon::Agent, &["--no-probe"]).with_environment_of(Some(&job));
+    let mut observed = installed(&desired);
+    observed.modes.insert(Daemon::Agent.property_list(), 0o600);
+    assert_eq!(install(&desired, &observed).unwrap(), []);
+    // An administrator has added the variables.
+    observed.modes.insert(Daemon::Agent.property_list(), 0o644);
+    let steps = install(&desired, &observed).unwrap();
+    let Step::Write { job, .. } = &steps[1] else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(job.as_ref(), &desired.job());
+    let shown = steps[1].to_string();
+    assert!(
+        shown.contains("(mode 600)") && shown.contains("HF_TOKEN"),
+        "{shown}"
+    );
+    assert!(!shown.contains("hf_1"), "{shown}");
 }
 
 #[test]

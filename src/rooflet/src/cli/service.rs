@@ -221,7 +221,8 @@ fn files() -> anyhow::Result<(Utf8PathBuf, Option<Utf8PathBuf>)> {
     Ok((utf8(program)?, kernels.map(utf8).transpose()?))
 }
 
-/// Returns the desired installation. Without arguments, an installed service keeps its own.
+/// Returns the desired installation. Without arguments, an installed service keeps its own. An installed
+/// service always keeps its environment variables.
 fn desired(
     daemon: Daemon,
     user: Option<String>,
@@ -235,7 +236,7 @@ fn desired(
         Some(job) if arguments.is_empty() => job.service_arguments().to_vec(),
         Some(_) | None => arguments,
     };
-    Installation::new(daemon, user, arguments, program, kernels)
+    Installation::new(daemon, user, arguments, program, kernels).with_environment_of(installed)
 }
 
 /// Prints the command with which other machines join, if they can reach the API server.

@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 
 #[test]
@@ -46,6 +48,27 @@ fn installed_service_keeps_its_arguments_and_its_user() {
     let job = first.job();
     let again = desired(Daemon::Agent, None, Vec::new(), Some(&job), files());
     assert_eq!(again.job(), job);
+    // The token of the hub, which an administrator has added.
+    let edited = job.text().replace(
+        "<key>RunAtLoad</key>",
+        "<key>EnvironmentVariables</key><dict><key>HF_TOKEN</key><string>hf_1</string></dict><key>RunAtLoad</key>",
+    );
+    let directory = rooflet_testing::TempDir::new();
+    let list = directory
+        .path()
+        .join("Library/LaunchDaemons/dev.rooflet.agent.plist");
+    fs::create_dir_all(list.parent().unwrap()).unwrap();
+    fs::write(&list, edited).unwrap();
+    let installed = System::new(directory.path(), PRINTED).installed().unwrap();
+    let edited = installed.get(&Daemon::Agent);
+    let again = desired(
+        Daemon::Agent,
+        None,
+        vec!["--no-probe".to_owned()],
+        edited,
+        files(),
+    );
+    assert!(again.job().text().contains("<string>hf_1</string>"));
     let changed = desired(
         Daemon::Agent,
         None,
