@@ -27,6 +27,9 @@ pub struct Weights {
     /// True if the weights are packed in super-blocks with quantised scales (GGUF's K formats),
     /// which require more arithmetic to unpack.
     pub super_blocks: bool,
+    /// True if the routed experts are in MXFP4, whose values llama.cpp looks up in a table. Only known
+    /// for named formats.
+    pub tabulated_experts: bool,
     /// True if the float type is float16 or float32, which every GPU computes natively. Otherwise
     /// it is bfloat16, the type of most published models.
     pub native_floats: bool,
@@ -46,6 +49,8 @@ impl Weights {
             experts: bytes(experts),
             idle: bytes(idle),
             super_blocks: gguf::packs_super_blocks(dimensions, format),
+            tabulated_experts: matches!(format, WeightFormat::Mxfp4 | WeightFormat::Mxfp4Q4)
+                && dimensions.expert_layers() > 0,
             native_floats: matches!(format, WeightFormat::Float16 | WeightFormat::Float32),
         }
     }

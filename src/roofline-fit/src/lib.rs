@@ -50,7 +50,7 @@ pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
     let all: Vec<&Measurement> = rows.iter().collect();
     let start = constants(&all, &priors, None);
     let validation = validate::Validation::new(rows, &priors, &start);
-    let second = validate::SecondSet::new(rows, &priors);
+    let later = rows::DataSet::LATER.map(|set| validate::LaterSet::new(set, rows, &priors));
     let parameters = Parameters {
         schema_version: SCHEMA_VERSION,
         rows: RowCounts {
@@ -63,7 +63,7 @@ pub fn run(table: &str, shapes: &str, prior: &str) -> Result<Fitted> {
     };
     Ok(Fitted {
         parameters: rounded(&parameters),
-        report: report::write(&table, &validation, &second),
+        report: report::write(&table, &validation, &later),
         replay: replay::write(rows, &validation),
         plots: plot::all(rows, &validation),
     })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::rows::{Excluded, Measurement, Table};
-use super::validate::{HeldOut, Prediction, SecondSet, Validation};
+use super::validate::{HeldOut, LaterSet, Prediction, Validation};
 use rooflet_base::quantile::{median, quantile, sorted};
 use rooflet_roofline::predict::spread::{ByFamiliarity, Familiarity, Sides, Stratum};
 
@@ -13,12 +13,14 @@ const RESAMPLES: usize = 400;
 /// Share of bandwidth in the rule of thumb.
 const THUMB_SHARE: f64 = 0.70;
 
-pub(super) fn write(table: &Table, validation: &Validation, second: &SecondSet) -> String {
+pub(super) fn write(table: &Table, validation: &Validation, later: &[LaterSet]) -> String {
     let mut page = String::new();
     // Writing to a string cannot fail.
     let _ = excluded_rows(&mut page, &table.excluded);
     let _ = tables(&mut page, &table.rows, validation);
-    let _ = second_set(&mut page, second);
+    for later in later {
+        let _ = later_set(&mut page, later);
+    }
     let _ = coverage(&mut page, validation);
     page
 }
@@ -192,15 +194,16 @@ fn intervals(
     writeln!(page)
 }
 
-/// Writes the errors on the second data set of constants that were fitted to the first set, and the
+/// Writes the errors on a later data set of constants that were fitted to the earlier sets, and the
 /// share of rows in the intervals of that fit.
-fn second_set(page: &mut String, second: &SecondSet) -> std::fmt::Result {
-    writeln!(page, "\n### Second data set\n")?;
+fn later_set(page: &mut String, later: &LaterSet) -> std::fmt::Result {
+    let set = later.set.as_str();
+    writeln!(page, "\n### The {set}, predicted from the earlier rows\n")?;
     writeln!(
         page,
-        "The rows of the second set were published later, by other sources. The constants and intervals of\n\
-         this table were fitted to the first set only ({} rows).\n",
-        second.first_rows
+        "The rows of the {set} are from other sources and were collected later. The constants and intervals\n\
+         of this table were fitted to the earlier sets only ({} rows).\n",
+        later.earlier_rows
     )?;
     writeln!(
         page,
@@ -208,8 +211,8 @@ fn second_set(page: &mut String, second: &SecondSet) -> std::fmt::Result {
     )?;
     writeln!(page, "|---|---|---|---|---|---|---|")?;
     // Errors are relative to the measured figure: the rate of decode, the seconds of a first token.
-    let decode = second.decode.iter().map(|subset| (subset, -1.0));
-    let prefill = second.prefill.iter().map(|subset| (subset, 1.0));
+    let decode = later.decode.iter().map(|subset| (subset, -1.0));
+    let prefill = later.prefill.iter().map(|subset| (subset, 1.0));
     for ((subset, errors), sign) in decode.chain(prefill) {
         let groups: Vec<Vec<f64>> = errors
             .iter()

@@ -13,8 +13,35 @@ use rooflet_roofline::predict::parameters::{DecodeParameters, PrefillParameters}
 use rooflet_roofline::predict::prefill::PrefillWork;
 
 const ID: &str = "id";
-/// Start of the ids of the second data set.
-const SECOND_SET: char = 'n';
+/// Data set of a row. Each set was collected after the one before, from sources that it lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum DataSet {
+    First,
+    Second,
+    Third,
+}
+
+impl DataSet {
+    /// Sets that were predicted before they were part of the fit.
+    pub(crate) const LATER: [Self; 2] = [Self::Second, Self::Third];
+
+    /// Returns the set by the start of a row's id.
+    fn of(id: &str) -> Self {
+        match id.chars().next() {
+            Some('n') => Self::Second,
+            Some('t') => Self::Third,
+            _ => Self::First,
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::First => "first set",
+            Self::Second => "second set",
+            Self::Third => "third set",
+        }
+    }
+}
 
 /// Rows that contradict their own source.
 const CONTRADICTORY: [(&str, &str); 4] = [
@@ -47,8 +74,7 @@ pub(crate) struct Measurement {
     pub quality: String,
     /// Publication that the row is from.
     pub source: String,
-    /// True for rows of the first data set. The second set was collected later, from new sources.
-    pub first_set: bool,
+    pub set: DataSet,
     pub case: Case,
     pub step: StepWork,
     /// Work of a step with one sequence.
@@ -90,7 +116,7 @@ impl Measurement {
             format: optional(row, "quant").unwrap_or_default().to_owned(),
             quality: optional(row, "quality").unwrap_or_default().to_owned(),
             source: optional(row, "source").unwrap_or_default().to_owned(),
-            first_set: !optional(row, ID).is_some_and(|id| id.starts_with(SECOND_SET)),
+            set: DataSet::of(optional(row, ID).unwrap_or_default()),
             step: StepWork::new(&case.model, case.workload),
             alone: StepWork::new(
                 &case.model,
@@ -220,5 +246,17 @@ fn share_weight(rows: &mut [Measurement]) {
         let factor = sizes[&key(row)].sqrt().sqrt();
         row.decode_deviation *= factor;
         row.prefill_deviation *= factor * factor;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_of_an_id_names_the_set() {
+        let sets = ["329", "n148", "t0", ""].map(DataSet::of);
+        let (first, second, third) = (DataSet::First, DataSet::Second, DataSet::Third);
+        assert_eq!(sets, [first, second, third, first]);
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::rows::Measurement;
+use super::rows::{DataSet, Measurement};
 use super::{Constants, constants, reported_step};
 use rooflet_base::quantile::{quantile, sorted};
 use rooflet_roofline::cases::ReportedRate;
@@ -21,7 +21,7 @@ const NARROWEST_BATCH: Sides = Sides {
     slow: 0.25,
     fast: 0.22,
 };
-/// Minimum widths of long contexts. Two sources measured 23 of their 27 rows, so held-out rows
+/// Minimum widths of long contexts. Most of their sources measured one or two models, so held-out rows
 /// repeat the errors of the others. The value is an assumption, equal to that for rare
 /// architectures.
 const NARROWEST_LONG: Sides = Sides {
@@ -32,8 +32,6 @@ const NARROWEST_LONG: Sides = Sides {
 const NARROWEST: f64 = 0.02;
 /// Minimum rows of one familiarity; with fewer, the rows of all familiarities are used.
 const ENOUGH_ROWS: usize = 10;
-/// Fold of the rows that are never held out together.
-const FIRST_SET: &str = "first set";
 /// Widths without any row.
 const WIDEST_GUESS: Sides = Sides { slow: 0.4, fast: 0.4 };
 
@@ -47,8 +45,9 @@ pub(super) enum HeldOut {
     Source,
     /// All chips of a tier with one engine.
     Tier,
-    /// The second data set: sources, releases, and many chips and models at the same time.
-    SecondSet,
+    /// The second or the third data set: sources, releases, and many chips and models at the same
+    /// time.
+    LaterSet,
 }
 
 impl HeldOut {
@@ -58,7 +57,7 @@ impl HeldOut {
         Self::Release,
         Self::Source,
         Self::Tier,
-        Self::SecondSet,
+        Self::LaterSet,
     ];
 
     pub(super) fn as_str(self) -> &'static str {
@@ -68,7 +67,7 @@ impl HeldOut {
             Self::Release => "release",
             Self::Source => "source",
             Self::Tier => "tier",
-            Self::SecondSet => "second set",
+            Self::LaterSet => "later set",
         }
     }
 
@@ -79,7 +78,7 @@ impl HeldOut {
             Self::Release => row.case.build.release().unwrap_or_default().to_owned(),
             Self::Source => row.source.clone(),
             Self::Tier => format!("{:?} with {}", row.chip().tier, row.case.build.engine),
-            Self::SecondSet => if row.first_set { FIRST_SET } else { "second set" }.to_owned(),
+            Self::LaterSet => row.set.as_str().to_owned(),
         }
     }
 }
@@ -121,7 +120,7 @@ impl Validation {
             let mut folds: Vec<String> = rows.iter().map(|row| held_out.key(row)).collect();
             folds.sort();
             folds.dedup();
-            folds.retain(|fold| fold != FIRST_SET);
+            folds.retain(|fold| fold != DataSet::First.as_str());
             for fold in folds {
                 let train: Vec<&Measurement> = rows.iter().filter(|row| held_out.key(row) != fold).collect();
                 let constants = constants(&train, priors, Some(all));
@@ -264,22 +263,23 @@ impl Validation {
     }
 }
 
-/// Rows of the second data set, predicted from the first.
+/// Rows of a later data set, predicted from the earlier ones.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct SecondSet {
-    pub(super) first_rows: usize,
+pub(super) struct LaterSet {
+    pub(super) set: DataSet,
+    pub(super) earlier_rows: usize,
     /// Errors with the widths of their intervals, by subset.
     pub(super) decode: Vec<(&'static str, Vec<(f64, Sides)>)>,
     pub(super) prefill: Vec<(&'static str, Vec<(f64, Sides)>)>,
 }
 
-impl SecondSet {
-    pub(super) fn new(rows: &[Measurement], priors: &Value) -> Self {
-        let is_first = |row: &&Measurement| row.first_set;
-        let first: Vec<Measurement> = rows.iter().filter(is_first).cloned().collect();
-        let train: Vec<&Measurement> = first.iter().collect();
+impl LaterSet {
+    pub(super) fn new(set: DataSet, rows: &[Measurement], priors: &Value) -> Self {
+        let is_earlier = |row: &&Measurement| row.set < set;
+        let earlier: Vec<Measurement> = rows.iter().filter(is_earlier).cloned().collect();
+        let train: Vec<&Measurement> = earlier.iter().collect();
         let constants = constants(&train, priors, None);
-        let validation = Validation::new(&first, priors, &constants);
+        let validation = Validation::new(&earlier, priors, &constants);
         let spreads = validation.spreads();
         let familiarity = |row: &Measurement| {
             Familiarity::of(
@@ -289,10 +289,10 @@ impl SecondSet {
                 &row.case.build,
             )
         };
-        let second = || rows.iter().filter(|row| !row.first_set);
+        let later = || rows.iter().filter(|row| row.set == set);
         let decode = |stratum: Option<Stratum>| -> Vec<(f64, Sides)> {
             let of_stratum =
-                second().filter(|row| stratum.is_none_or(|stratum| Stratum::of(&row.step) == stratum));
+                later().filter(|row| stratum.is_none_or(|stratum| Stratum::of(&row.step) == stratum));
             let errors = of_stratum.filter_map(|row| {
                 let sides = spreads.stratum(Stratum::of(&row.step)).of(familiarity(row));
                 Some((decode_error(&constants, row)?, sides))
@@ -300,7 +300,7 @@ impl SecondSet {
             errors.collect()
         };
         let prompts = |short: bool| -> Vec<(f64, Sides)> {
-            let of_length = second().filter(|row| is_short_prompt(row.prefill.tokens) == short);
+            let of_length = later().filter(|row| is_short_prompt(row.prefill.tokens) == short);
             let errors = of_length.filter_map(|row| {
                 let sides = spreads.prompts(row.prefill.tokens).of(familiarity(row));
                 Some((prefill_error(&constants, row)?, sides))
@@ -310,7 +310,8 @@ impl SecondSet {
         let mut by_stratum = vec![("all decode", decode(None))];
         by_stratum.extend(Stratum::ALL.map(|stratum| (stratum.as_str(), decode(Some(stratum)))));
         Self {
-            first_rows: first.len(),
+            set,
+            earlier_rows: earlier.len(),
             decode: by_stratum,
             prefill: vec![
                 ("first token", prompts(false)),
@@ -332,7 +333,7 @@ fn is_representative(prediction: &Prediction, familiarity: Familiarity) -> bool 
         Familiarity::Neither => {
             matches!(
                 prediction.held_out,
-                HeldOut::Chip | HeldOut::Release | HeldOut::Source | HeldOut::SecondSet
+                HeldOut::Chip | HeldOut::Release | HeldOut::Source | HeldOut::LaterSet
             ) && prediction.familiarity != Familiarity::Both
                 && prediction.familiarity != Familiarity::ReleaseOnly
         }

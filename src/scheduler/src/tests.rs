@@ -199,7 +199,7 @@ fn strategies_choose_differently() {
     // Existing replicas reduce the speed.
     check(
         nodes,
-        "a on=max rate=40; b on=max rate=40; x strategy=Fastest",
+        "a on=max rate=50; b on=max rate=50; x strategy=Fastest",
         "x->pro",
     );
 }
@@ -238,12 +238,12 @@ fn smaller_model_gets_the_faster_node_of_one_call() {
 fn placements_of_one_call_leave_memory_for_the_largest() {
     let nodes = "a chip=M4_Pro mem=10 model=guide:4; b chip=M4_Pro mem=10 model=guide:4; \
                  max chip=M4_Max/40 mem=40 model=guide:4,large:36";
-    check(nodes, "x rate=35; y rate=35", "x->max\ny->a");
-    check(nodes, "x rate=35; y rate=35; z model=large", "x->b\ny->a\nz->max");
+    check(nodes, "x rate=41; y rate=41", "x->max\ny->a");
+    check(nodes, "x rate=41; y rate=41; z model=large", "x->b\ny->a\nz->max");
     // Bound replicas do not move.
     check(
         nodes,
-        "x on=max rate=35; y rate=35; z model=large",
+        "x on=max rate=41; y rate=41; z model=large",
         "y->a\n\
          z: 0/3 nodes are available: 1 Apple M4 Max: insufficient memory (35.5 GiB free at most); 2 Apple M4 Pro: no model \
          `large` in the model directory; max: needs 36.5 GiB (weights 36.0 GiB + KV cache 4.0 MiB for 1 streams of 4096 \

@@ -86,8 +86,7 @@ impl ArchitectureClass {
     fn error_scale(self) -> f64 {
         match self {
             Self::Dense | Self::Linear => 1.0,
-            Self::Small => 2.0,
-            Self::Experts | Self::LinearExperts | Self::Latent => 1.5,
+            Self::Small | Self::Experts | Self::LinearExperts | Self::Latent => 1.5,
         }
     }
 

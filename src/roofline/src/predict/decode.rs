@@ -4,7 +4,7 @@
 //! t     = ⁴√(t_mem⁴ + t_alu⁴) + t_attn + (B−1)·P·c_b/cores + t_launch + t_program
 //! t_mem = (W_dense + W_experts(B) + σ·state) / (η·BW) + E(B)·c·x·(768/width)^α/cores
 //! t_attn = ⁴√((κ·KV/(η·BW))⁴ + (KV·queries/key·c_q/cores)⁴)
-//! t_alu = P·c/cores                                   unpacking weights, by packing
+//! t_alu = P·c/cores                                   unpacking weights, by packing (MXFP4: · table)
 //! t_launch = (τ·Σ_layers (1 + kinds) + t_0)·(generation)·(two dies)·(early build)
 //! ```
 //!
@@ -21,7 +21,7 @@ use super::parameters::{
     DecodeParameters, EngineDecode, Packing, PrefillParameters, REFERENCE_EXPERT_WIDTH, release_factor,
 };
 pub use super::step_work::StepWork;
-use super::{Basis, Constraint, Hardware, Interval, ModelCost, Parameters, Workload};
+use super::{Basis, Constraint, Engine, Hardware, Interval, ModelCost, Parameters, Workload};
 use crate::chip::{ChipTier, ChipVariant};
 
 /// Sharpness of the transition between memory and arithmetic time.
@@ -105,6 +105,10 @@ impl DecodeParameters {
             Packing::Float => p.float_ms * self.generation_arithmetic.of(chip.generation),
             Packing::Block => p.block_ms * self.generation_arithmetic.of(chip.generation),
             Packing::Mixed => self.mixed_arithmetic_ms.of(chip.generation),
+        };
+        let per_billion = match (build.engine, work.tabulated_experts) {
+            (Engine::LlamaCpp, true) => per_billion * self.table_unpacking,
+            (Engine::LlamaCpp, false) | (Engine::Mlx, _) => per_billion,
         };
         let narrow = (REFERENCE_EXPERT_WIDTH / work.expert_width.max(1.0)).powf(self.expert_width);
         let routed = work.expert_billions * per_billion * p.expert_unpacking * narrow / cores / 1e3;

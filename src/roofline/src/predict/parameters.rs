@@ -19,7 +19,7 @@ static BUILT_IN: LazyLock<Parameters> = LazyLock::new(|| {
 });
 
 /// Version of the format. It increases if a constant is added, removed or redefined.
-pub const SCHEMA_VERSION: u32 = 6;
+pub const SCHEMA_VERSION: u32 = 7;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -57,6 +57,9 @@ pub struct DecodeParameters {
     pub llama_cpp: EngineDecode,
     /// Milliseconds of one core to unpack a billion weights of a K mix, which is slow on old cores.
     pub mixed_arithmetic_ms: ByGeneration,
+    /// Time of llama.cpp to unpack a model with MXFP4 experts, whose values it looks up in a table,
+    /// relative to plain blocks.
+    pub table_unpacking: f64,
     /// Exponent of the cost of routed experts by their width: narrow experts cost more per weight.
     pub expert_width: f64,
     /// Releases of llama.cpp before 2025.

@@ -18,7 +18,8 @@ pub struct StepWork {
     pub dense: f64,
     pub experts: f64,
     pub kv: f64,
-    /// Bytes of the KV caches, counted once per query head.
+    /// Bytes of the KV caches, counted once per query head. The number of query heads per key head is
+    /// rounded up to a power of two, because five heads take the time of eight (docs/roofline.md).
     pub attended: f64,
     /// The same figures of layers with latent attention.
     pub latent: f64,
@@ -31,6 +32,7 @@ pub struct StepWork {
     pub expert_width: f64,
     pub bits_per_weight: f64,
     pub super_blocks: bool,
+    pub tabulated_experts: bool,
     pub native_floats: bool,
     pub hidden: f64,
     /// Average number of query heads per key head.
@@ -68,6 +70,7 @@ impl StepWork {
             bits_per_weight: 8.0 * (dense + model.weights.experts.0 as f64)
                 / (dimensions.core_parameters() + dimensions.expert_parameters()).max(1) as f64,
             super_blocks: model.weights.super_blocks,
+            tabulated_experts: model.weights.tabulated_experts,
             native_floats: model.weights.native_floats,
             hidden: f64::from(dimensions.hidden),
             queries_per_key: 0.0,
@@ -93,7 +96,7 @@ impl StepWork {
                 } => {
                     let queries = f64::from(heads) / f64::from(kv_heads.max(1));
                     work.kv += bytes;
-                    work.attended += bytes * queries;
+                    work.attended += bytes * power_of_two(queries);
                     work.queries_per_key += queries / work.layers;
                     if window.is_some() {
                         work.windowed_layers = work.layers;
@@ -113,6 +116,11 @@ impl StepWork {
     pub(super) fn bytes(&self) -> f64 {
         self.dense + self.experts + self.kv + self.latent + self.states
     }
+}
+
+/// Returns the next power of two, or the number itself if it is one.
+fn power_of_two(number: f64) -> f64 {
+    number.max(1.0).log2().ceil().exp2()
 }
 
 /// Returns the width of the routed experts; 0 if there are none.

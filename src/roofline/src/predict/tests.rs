@@ -112,6 +112,56 @@ fn long_contexts_cost_more_with_more_query_heads_per_key_head() {
     }
 }
 
+/// guruswami-ai/mlx-benchmarks lists these rates of an M3 Ultra with mlx-lm, with 1,024 and 65,536
+/// tokens before answers of 100. Five query heads per key head (Qwen2.5) cost more than four of
+/// Llama, relative to the bytes of the cache.
+#[test]
+fn five_query_heads_per_key_head_cost_as_much_as_eight() {
+    let chip = chip::find("M3 Ultra", Some(80), None).unwrap();
+    let four_bits = WeightFormat::Affine { bits: 4, group: 64 };
+    for (name, short, long) in [
+        ("llama3-8b", 119.14, 45.94),
+        ("qwen2.5-14b", 63.64, 21.05),
+        ("qwen2.5-32b", 31.46, 13.48),
+    ] {
+        let rate = |context| {
+            let (model, work) = (model(name, four_bits), workload(1, context, 512));
+            let hardware = Hardware::Chip(chip);
+            let build = EngineBuild::from(Engine::Mlx);
+            let prediction = Prediction::new(Parameters::built_in(), hardware, build, &model, work);
+            prediction.decode.tokens_per_second.p50
+        };
+        let (predicted, measured) = (rate(65_586) / rate(1_074), long / short);
+        assert!(
+            (predicted / measured - 1.0_f64).abs() < 0.12,
+            "{name}: {predicted} instead of {measured}"
+        );
+    }
+}
+
+/// Two sources list 20 to 26 tokens/s of gpt-oss-20b with Ollama on an M4, which has 10 cores. By its
+/// bytes alone, it would have more than 30.
+#[test]
+fn llama_cpp_looks_up_mxfp4_in_a_table() {
+    let chip = chip::find("M4", Some(10), None).unwrap();
+    let rate = |engine, tabulated_experts| {
+        let mut model = model("gpt-oss-20b", WeightFormat::Mxfp4);
+        model.weights.tabulated_experts &= tabulated_experts;
+        let work = workload(1, 200, 100);
+        let prediction = Prediction::new(
+            Parameters::built_in(),
+            Hardware::Chip(chip),
+            EngineBuild::from(engine),
+            &model,
+            work,
+        );
+        prediction.decode.tokens_per_second.p50
+    };
+    let (table, plain) = (rate(Engine::LlamaCpp, true), rate(Engine::LlamaCpp, false));
+    assert!(table < 0.9 * plain && table > 20.0, "{table} and {plain}");
+    assert_eq!(rate(Engine::Mlx, true), rate(Engine::Mlx, false));
+}
+
 /// The first token of Qwen3-Coder-Next (45 GB) for 16 tokens took 114 ms on an M4 Max
 /// (itsmostafa/inference-speed-tests). An idle engine makes the weights resident first.
 #[test]

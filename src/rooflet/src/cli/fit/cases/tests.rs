@@ -180,7 +180,7 @@ fn every_published_row_is_predicted() {
         .iter()
         .find(|(_, problem)| problem.contains("no prediction"));
     assert_eq!(failed, None);
-    assert_eq!(rows(&predicted).len(), 414);
+    assert_eq!(rows(&predicted).len(), 725);
 }
 
 #[test]
