@@ -52,7 +52,7 @@ usage: cargo xtask VERB
   monitoring            check alert rules and dashboards with a real Prometheus; the first run builds it with
                         Go (5 minutes)
   generate              update manifests/ and docs/reference from the code
-  fit-roofline          fit the predictor's constants to the measurements; takes a minute
+  fit-roofline          fit the predictor's constants to the measurements; takes five minutes
   bench-apiserver       compare the API server with kube-apiserver and etcd in a release build; takes 15 minutes
   bench-roofline [ARG]  compare predicted and measured decode speed on this machine; ARGs are passed to
                         `rooflet bench-roofline`
