@@ -24,5 +24,5 @@ mod verdict;
 mod working;
 
 pub use question::Question;
-pub use spec::{LoadModelError, PlanError, WantedModel, current_fleet, question};
+pub use spec::{LoadModelError, PlanError, WantedModel, current_fleet, question, runs_on_nodes};
 pub use verdict::answer;

@@ -296,6 +296,7 @@ fn load(demand: &DemandSpec) -> Option<Result<WantedModel, LoadModelError>> {
         };
         let model = model::load(text, format)
             .map_err(|failure| LoadModelError::Unreadable(format!("{:#}", failure.error)))?;
+        model.format.map_or(Ok(()), capacity::runs_on_nodes)?;
         let cost = model.facts.cost();
         let cost = cost.ok_or_else(|| LoadModelError::UnknownFamily {
             name: model.name.clone(),

@@ -64,11 +64,36 @@ pub struct WantedModel {
 pub enum LoadModelError {
     #[error(transparent)]
     WeightFormat(#[from] UnknownWeightFormat),
+    #[error("nodes run MLX, which does not run {format}: use {instead}")]
+    ForeignFormat {
+        format: WeightFormat,
+        instead: WeightFormat,
+    },
     /// The causes of the failure, in one line.
     #[error("{0}")]
     Unreadable(String),
     #[error("`{name}` has an unknown model family, so its speed is unknown")]
     UnknownFamily { name: String },
+}
+
+impl LoadModelError {
+    /// Returns the invalid field of a demand.
+    fn field(&self) -> &'static str {
+        match self {
+            Self::WeightFormat(_) | Self::ForeignFormat { .. } => "quantization",
+            Self::Unreadable(_) | Self::UnknownFamily { .. } => "model",
+        }
+    }
+}
+
+/// Returns an error for a format of weights that nodes cannot run.
+pub fn runs_on_nodes(format: WeightFormat) -> Result<(), LoadModelError> {
+    format
+        .incompatibility_with(Engine::Mlx)
+        .map_or(Ok(()), |foreign| {
+            let instead = foreign.instead();
+            Err(LoadModelError::ForeignFormat { format, instead })
+        })
 }
 
 /// Converts `spec` to a question about the Macs that it lists, or else about `current`.
@@ -234,7 +259,7 @@ fn planned(
         served,
         longest_context,
     } = match load(demand) {
-        Some(loaded) => loaded.map_err(|err| invalid(at("model"), err))?,
+        Some(loaded) => loaded.map_err(|err| invalid(at(err.field()), err))?,
         None => known(demand, field, nodes)?,
     };
     if let Some(longest) = longest_context.filter(|longest| *longest < context_tokens) {
@@ -316,14 +341,7 @@ fn known(demand: &DemandSpec, field: &str, nodes: &[FleetNode]) -> Result<Wanted
         };
         invalid(format!("{field}.{name}"), err)
     })?;
-    if let Some(foreign) = found.format.incompatibility_with(Engine::Mlx) {
-        let message = format!(
-            "nodes run MLX, which does not run {}: use {}",
-            found.format,
-            foreign.instead()
-        );
-        return Err(invalid(format!("{field}.quantization"), message));
-    }
+    runs_on_nodes(found.format).map_err(|err| invalid(format!("{field}.{}", err.field()), err))?;
     let served = ServedModel {
         cost: ModelCost {
             weights: Weights::estimate(&found.dimensions, found.format),
@@ -356,7 +374,11 @@ fn node_classes(macs: &[MacSpec], list: &str) -> Result<Vec<NodeClass>, PlanErro
             class.name = format!("{} {}", class.chip, class.name);
         }
         let is_used = |name: &str| classes.iter().any(|known| known.name == name);
-        if let (None, Some(price), true) = (&mac.name, mac.price, is_used(&class.name)) {
+        // Two entries of one Mac at one price are duplicates.
+        let is_listed = classes.iter().any(|known| {
+            (&known.chip, known.allocatable, known.price) == (&class.chip, class.allocatable, class.price)
+        });
+        if let (None, Some(price), true, false) = (&mac.name, mac.price, is_used(&class.name), is_listed) {
             class.name = format!("{} @ {price}", class.name);
         }
         if is_used(&class.name) {
@@ -609,8 +631,17 @@ mod tests {
             names("{chip: M4, memory: 16Gi, price: 599}, {chip: M4, memory: 16Gi, price: 499, available: 2}"),
             Ok(vec!["M4 16 GB".to_owned(), "M4 16 GB @ 499".to_owned()])
         );
+        let third = names(
+            "{chip: M4, memory: 16Gi, price: 599}, {chip: M4, memory: 16Gi, price: 499}, {chip: M4, memory: 16Gi, price: 599}",
+        );
+        let third = third.unwrap_err();
+        assert!(
+            third.starts_with("spec.catalogue[2].name: duplicate class `M4 16 GB`"),
+            "{third}"
+        );
         for offers in [
             "{chip: M4, memory: 16Gi}, {chip: M4, memory: 16Gi}",
+            "{chip: M4, memory: 16Gi, price: 599}, {chip: M4, memory: 16Gi, price: 599}",
             "{name: a, chip: M4, memory: 16Gi, price: 599}, {name: a, chip: M4, memory: 16Gi, price: 499}",
         ] {
             let message = names(offers).unwrap_err();

@@ -131,6 +131,27 @@ fn errors_name_the_flag_and_a_remedy() {
         message.contains("--context: 8192 tokens") && message.contains(", 4096 tokens"),
         "{message}"
     );
+    let directory = tempfile::tempdir().unwrap();
+    let shapes = directory.path().join("shapes.json");
+    let tiny = r#"{"tiny": {"L": 2, "V": 100, "d": 64, "ff": 128, "hd": 16, "mats": 3, "nh": 4, "nkv": 2, "tied": 1}}"#;
+    std::fs::write(&shapes, tiny).unwrap();
+    let model = format!("--model={}#tiny", shapes.display());
+    assert_eq!(
+        run_with(&[&model, "--quantization=mlx4"]).unwrap(),
+        ExitStatus::Success
+    );
+    for (format, expected) in [
+        (
+            "--quantization=q4_k_m",
+            "--quantization: nodes run MLX, which does not run q4_k_m: use mlx4",
+        ),
+        ("--quantization=tiny", "--quantization: "),
+    ] {
+        let failure = run_with(&[&model, format]).expect_err(format);
+        let message = format!("{:#}", failure.error);
+        assert_eq!(failure.status, ExitStatus::Usage, "{message}");
+        assert!(message.contains(expected), "{message}");
+    }
     let failure = run_with(&["--recommend", "--offer=M9 16Gi @ 5"]).expect_err("no such chip");
     let message = format!("{:#}", failure.error);
     assert!(
