@@ -272,13 +272,14 @@ impl Expression {
     }
 
     /// Returns the calculation with every percentage that is added or subtracted as a share of the
-    /// number before it: `120 - 15 %` as `120 * (1 - 15 %)`. `None` if there is none.
+    /// number before it: `120 - 15 %` as `120 * (1 - 15 %)`. `1 - 15 %` has this value already.
+    /// `None` if there is none.
     pub(super) fn with_relative_percentages(&self) -> Option<Self> {
         match self {
             Self::Number(_) => None,
             Self::Negative(inner) => Some(Self::Negative(Box::new(inner.with_relative_percentages()?))),
             Self::Binary(operator @ (Operator::Add | Operator::Subtract), left, right)
-                if right.is_percentage() && !left.is_percentage() =>
+                if right.is_percentage() && !left.is_percentage() && !left.is_one() =>
             {
                 let left = left.with_relative_percentages().map_or(left.clone(), Box::new);
                 let one = Box::new(Self::Number(Literal::one()));
@@ -297,6 +298,12 @@ impl Expression {
                 })
             }
         }
+    }
+
+    /// Returns whether this is the number 1 without a unit.
+    fn is_one(&self) -> bool {
+        let is_plain = |literal: &Literal| literal.meanings.iter().all(|unit| *unit == Unit::ONE);
+        matches!(self, Self::Number(literal) if literal.number == 1.0 && is_plain(literal))
     }
 
     /// Returns whether all numbers of a sum are percentages.

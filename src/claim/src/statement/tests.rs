@@ -32,6 +32,10 @@ fn added_percentages_are_shares_of_the_number_before() {
         "1.5 - 10 % = 1.4",
         "1.5 - 10 % = 1.35",
         "45 % - 10 % = 35 %",
+        "1 - 62.5 % = 37.5 %",
+        "1 - 20 % - 10 % = 0.72",
+        "1 tok/s - 40 % = 0.6 tok/s",
+        "1K - 40 % = 600",
     ] {
         assert!(holds(text), "{text}: {:?}", outcome(text));
     }
@@ -150,6 +154,9 @@ fn corrects_wrong_arithmetic() {
         ("109.05 * 1.175 = 117.65", 128.1),
         ("(11.77-10.52)/11.77 = 10.6 % throughput", 11.88),
         ("throughput: (11.77-10.52)/11.77 = 10.6 %", 11.88),
+        ("throughput: 1 - 62.5 % = 37.5 %", 60.0),
+        ("throughput gain = 1 - 40 % = +60 %", 150.0),
+        ("throughput: 37.5 % = 1 - 62.5 %", 60.0),
         ("11.77 ms -> 10.52 ms = 10.6 % throughput", 11.88),
         ("7 * 6 = 43", 42.0),
         ("100 tok / 4 s = 30 tok/s", 25.0),
