@@ -251,7 +251,7 @@ pub struct ClaimedConditions {
     /// True if speculative decoding was used: one pass may generate several tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculative: Option<bool>,
-    /// State of the prefix cache: empty (`cold`) or with the prompt in it (`warm`).
+    /// State of the prefix cache, for `loadSeconds` of the file cache: empty (`cold`) or filled (`warm`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<CacheState>,
     /// Time span of the measurement.

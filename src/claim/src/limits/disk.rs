@@ -55,16 +55,18 @@ pub(super) fn disk(cell: &Cell, report: &mut Report) {
     // Each machine reads its part. If only one of them reads, the minimum rate is that of one disk.
     if least / cell.reading.high.max(1e-9) > MAX_DISK_RATE * cell.machine.machines {
         let message = format!("{working}, faster than any disk: the data came from memory or was not read");
-        if is_disk_read {
-            report.flag(&cell.field, flag(ClaimVerdict::ExceedsRoofline, message));
-        } else if cell.conditions.state == Some(CacheState::Warm) {
-            report.pass(
+        match cell.conditions.state {
+            Some(CacheState::Warm) if !is_disk_read => report.pass(
                 &cell.field,
                 format!("{working}: the system had cached the files in memory"),
-            );
-        } else {
-            let message = format!("{message}; state whether the files were cached (`state`)");
-            report.flag(&cell.field, flag(ClaimVerdict::MethodUnclear, message));
+            ),
+            None if !is_disk_read => {
+                let message = format!("{message}; state whether the files were cached (`state`)");
+                report.flag(&cell.field, flag(ClaimVerdict::MethodUnclear, message));
+            }
+            Some(CacheState::Warm | CacheState::Cold) | None => {
+                report.flag(&cell.field, flag(ClaimVerdict::ExceedsRoofline, message));
+            }
         }
     } else if usual / cell.reading.low.max(1e-9) < MIN_DISK_RATE {
         let message = format!(

@@ -254,11 +254,23 @@ fn loading_uses_every_disk_and_the_page_cache() {
     let quick = "value: 250 ms, bytes: 5.1 GB";
     let (result, findings) = at("loadSeconds", 1, "{state: warm}", quick);
     assert_eq!(result, ClaimVerdict::Plausible, "{findings}");
-    assert_eq!(at("loadSeconds", 1, "{}", quick).0, ClaimVerdict::MethodUnclear);
-    assert_eq!(
-        at("diskReadSeconds", 1, "{state: warm}", quick).0,
-        ClaimVerdict::ExceedsRoofline
+    let (result, findings) = at("loadSeconds", 1, "{}", quick);
+    assert!(
+        result == ClaimVerdict::MethodUnclear && findings.contains("`state`"),
+        "{findings}"
     );
+    for (kind, workload) in [
+        ("loadSeconds", "{state: cold}"),
+        ("diskReadSeconds", "{state: cold}"),
+        ("diskReadSeconds", "{state: warm}"),
+        ("diskReadSeconds", "{}"),
+    ] {
+        let (result, findings) = at(kind, 1, workload, quick);
+        assert!(
+            result == ClaimVerdict::ExceedsRoofline && !findings.contains("`state`"),
+            "{kind} {workload}: {findings}"
+        );
+    }
 }
 
 #[test]
