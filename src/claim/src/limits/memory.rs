@@ -95,7 +95,15 @@ impl DiskLimit {
             1.0
         };
         let generated = cell.workload.generated.map_or(0.0, |generated| generated.low);
-        let decoding = |tokens: f64| pass_seconds * tokens.max(0.0) / accepted;
+        // Each of several requests may generate only a part of the tokens.
+        let may_be_several = cell.may_count_several_requests();
+        let decoding = |tokens: f64| {
+            if may_be_several {
+                0.0
+            } else {
+                pass_seconds * tokens.max(0.0) / accepted
+            }
+        };
         match cell.kind.measure() {
             // One pass computes all tokens of the prompts.
             Measure::Rate if cell.kind == FigureKind::PrefillTokensPerSecond => {

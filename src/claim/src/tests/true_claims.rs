@@ -237,6 +237,25 @@ fn models_larger_than_memory_may_stream_weights_from_disk() {
 }
 
 #[test]
+fn server_may_share_passes_from_disk_among_requests() {
+    let at = |engine: &str, kind: &str, value: &str| {
+        of_claim(&format!(
+            "{{engine: {engine}, hardware: {M4_MAX}, model: {{name: llama3-70b, quantization: mlx8}}, \
+             workload: {{generated: 4000}}, figures: [{{kind: {kind}, value: {value}}}]}}"
+        ))
+    };
+    for kind in ["totalSeconds", "decodeSeconds"] {
+        let (result, findings) = at("vllm-mlx", kind, "300");
+        assert_eq!(result, ClaimVerdict::MethodUnclear, "{kind}: {findings}");
+        let (result, findings) = at("mlx-lm", kind, "300");
+        assert_eq!(result, ClaimVerdict::ExceedsRoofline, "{kind}: {findings}");
+    }
+    // Every request still needs one pass.
+    let (result, findings) = at("vllm-mlx", "totalSeconds", "200 ms");
+    assert_eq!(result, ClaimVerdict::ExceedsRoofline, "{findings}");
+}
+
+#[test]
 fn loading_uses_every_disk_and_the_page_cache() {
     let at = |kind: &str, machines: u32, workload: &str, figure: &str| {
         of_claim(&format!(
