@@ -178,20 +178,23 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Returns `None` if the number of tokens is not stated.
+    /// Returns `None` if the number of tokens is not stated. A rate without a length has that of the
+    /// first time that states one; times of other lengths are left out.
     fn of(cell: &Cell, cells: &'a [Cell]) -> Option<Self> {
-        let of_kind = |kind| partner(cell, cells, kind);
-        let total = of_kind(FigureKind::TotalSeconds);
-        let decoding = of_kind(FigureKind::DecodeSeconds);
+        let stated = cell.workload.generated.or_else(|| {
+            let times = [FigureKind::TotalSeconds, FigureKind::DecodeSeconds];
+            times
+                .into_iter()
+                .find_map(|kind| partner(cell, cells, kind)?.workload.generated)
+        })?;
+        let mut of_length = cell.clone();
+        of_length.workload.generated = Some(stated);
+        let of_kind = |kind| partner(&of_length, cells, kind);
         let batch = cell.workload.batch;
-        let stated = cell
-            .workload
-            .generated
-            .or_else(|| total.or(decoding).and_then(|other| other.workload.generated))?;
         let generated = stated.value * batch;
         (generated > 0.0).then_some(Self {
-            total,
-            decoding,
+            total: of_kind(FigureKind::TotalSeconds),
+            decoding: of_kind(FigureKind::DecodeSeconds),
             first: of_kind(FigureKind::TimeToFirstTokenSeconds),
             prefill: of_kind(FigureKind::PrefillSeconds),
             generated,
@@ -275,7 +278,10 @@ fn decode_seconds(cell: &Cell, decoding: &Cell, request: &Request<'_>, report: &
         with_unit(decoding),
         Trimmed(rate)
     );
-    contradicts(cell, rate, message, report);
+    let bases = std::iter::once(rate).chain(whole);
+    if !is_of_several(cell, bases, &message, report) {
+        contradicts(cell, rate, message, report);
+    }
 }
 
 /// Checks a rate against the time of the whole request.
@@ -303,7 +309,9 @@ fn total_seconds(cell: &Cell, total: &Cell, request: &Request<'_>, report: &mut 
                 with_unit(total),
                 Trimmed(expected)
             );
-            contradicts(cell, expected, message, report);
+            if !is_of_several(cell, [whole, slowest], &message, report) {
+                contradicts(cell, expected, message, report);
+            }
         }
         return;
     }
@@ -313,10 +321,14 @@ fn total_seconds(cell: &Cell, total: &Cell, request: &Request<'_>, report: &mut 
         Trimmed(whole)
     );
     let is_faster = cell.reading.low > whole * (1.0 + RUN_TO_RUN);
-    if is_faster && cell.kind == FigureKind::EndToEndTokensPerSecond {
-        contradicts(cell, whole, message, report);
-    } else if is_faster && cell.kind == FigureKind::ThroughputTokensPerSecond {
-        faster_than_whole(cell, whole, message, report);
+    let is_of_whole = matches!(
+        cell.kind,
+        FigureKind::EndToEndTokensPerSecond | FigureKind::ThroughputTokensPerSecond
+    );
+    if is_faster && is_of_whole {
+        if !is_of_several(cell, [whole], &message, report) {
+            contradicts(cell, whole, message, report);
+        }
     } else if cell.reading.high < whole * (1.0 - RUN_TO_RUN) {
         contradicts(cell, whole, format!("{message}, prefill included"), report);
     }
@@ -348,20 +360,25 @@ fn is_rate_of_whole(cell: &Cell, total: &Cell, request: &Request<'_>, report: &m
     report.flag(&cell.field, flag);
 }
 
-/// Flags a throughput above tokens ÷ seconds. Without a batch, several sequences may explain a
-/// multiple of it.
-fn faster_than_whole(cell: &Cell, whole: f64, message: String, report: &mut Report) {
-    let sequences = (cell.reading.value / whole).round();
-    if cell.conditions.batch.is_none()
-        && sequences >= 2.0
-        && cell.reading.admits(sequences * whole, RUN_TO_RUN)
-    {
-        let message =
-            format!("{message}: state the batch; {sequences:.0} sequences would have this throughput");
-        report.flag(&cell.field, Flag::new(ClaimVerdict::MethodUnclear, message));
-        return;
+/// Flags a throughput that several sequences would have: a multiple of one of the `bases`, the rates
+/// of one sequence. Returns whether the claim must state the batch.
+fn is_of_several(
+    cell: &Cell,
+    bases: impl IntoIterator<Item = f64>,
+    message: &str,
+    report: &mut Report,
+) -> bool {
+    if cell.kind != FigureKind::ThroughputTokensPerSecond || cell.conditions.batch.is_some() {
+        return false;
     }
-    contradicts(cell, whole, message, report);
+    let sequences = bases.into_iter().find_map(|base| {
+        let sequences = (cell.reading.value / base).round();
+        (sequences >= 2.0 && cell.reading.admits(sequences * base, RUN_TO_RUN)).then_some(sequences)
+    });
+    let Some(sequences) = sequences else { return false };
+    let message = format!("{message}: state the batch; {sequences:.0} sequences would have this throughput");
+    report.flag(&cell.field, Flag::new(ClaimVerdict::MethodUnclear, message));
+    true
 }
 
 fn contradicts(cell: &Cell, right: f64, message: String, report: &mut Report) {

@@ -60,6 +60,26 @@ fn figures_of_other_answer_lengths_are_not_compared() {
         "{kind: totalSeconds, value: 5.8 s, under: {generated: 500}}, {kind: decodeTokensPerSecond, value: 60}",
     );
     assert_eq!(result, ClaimVerdict::Contradictory, "{findings}");
+    // Times of two lengths are not mixed, if the rate states none.
+    let decoding = "{kind: decodeSeconds, value: 1.1 s, under: {generated: 100}}";
+    let total = "{kind: totalSeconds, value: 5.8 s, under: {generated: 500}}";
+    for figures in [
+        format!("{decoding}, {total}"),
+        format!("{total}, {decoding}"),
+        format!(
+            "{{kind: timeToFirstTokenSeconds, value: 2, under: {{generated: 100}}}}, {decoding}, {total}"
+        ),
+        format!("{decoding}, {{kind: totalSeconds, value: 6.4 s}}"),
+    ] {
+        let at = |rate: u32| {
+            let figures = format!("{{kind: decodeTokensPerSecond, value: {rate}}}, {figures}");
+            verdict(QWEN3_8B, "{prompt: 100}", &figures)
+        };
+        let (result, findings) = at(90);
+        assert_eq!(result, ClaimVerdict::Plausible, "{figures}: {findings}");
+        let (result, findings) = at(60);
+        assert_eq!(result, ClaimVerdict::Contradictory, "{figures}: {findings}");
+    }
 }
 
 #[test]
@@ -94,6 +114,52 @@ fn rates_over_whole_requests_are_not_compared_with_decode_times() {
     ] {
         let (result, findings) = at(kind, rate, times);
         assert_eq!(result, ClaimVerdict::Contradictory, "{kind} {rate}: {findings}");
+    }
+}
+
+#[test]
+fn throughput_of_several_sequences_needs_a_batch() {
+    let at = |kind: &str, rate: f64, times: &str, batch: &str| {
+        of_claim(&format!(
+            "{{engine: vllm, hardware: {M4_MAX}, model: {QWEN3_8B}, workload: {{generated: 100{batch}}}, \
+             figures: [{{kind: {kind}, value: {rate}}}, {times}]}}"
+        ))
+    };
+    let throughput = "throughputTokensPerSecond";
+    let total = "{kind: totalSeconds, value: 10 s}";
+    let first = "{kind: totalSeconds, value: 10 s}, {kind: timeToFirstTokenSeconds, value: 0.5}";
+    let decoding = "{kind: decodeSeconds, value: 9.5 s}";
+    let both = "{kind: totalSeconds, value: 16 s}, {kind: decodeSeconds, value: 9.5 s}";
+    for (rate, times) in [
+        (80.0, total),
+        (80.0, first),
+        // Eight times the decode rate, 10.4 tok/s.
+        (83.4, first),
+        (84.2, decoding),
+        (31.5, both),
+        // Three times the rate of the whole request, 6.25 tok/s.
+        (18.8, both),
+    ] {
+        let (result, findings) = at(throughput, rate, times, "");
+        assert!(
+            result == ClaimVerdict::MethodUnclear && findings.contains("state the batch"),
+            "{rate} {times}: {result} {findings}"
+        );
+    }
+    for (kind, rate, times, batch) in [
+        (throughput, 80.0, first, ", batch: 1"),
+        (throughput, 84.2, decoding, ", batch: 1"),
+        (throughput, 15.5, first, ""),
+        (throughput, 15.5, decoding, ""),
+        ("decodeTokensPerSecond", 80.0, first, ""),
+        ("decodeTokensPerSecond", 84.2, decoding, ""),
+    ] {
+        let (result, findings) = at(kind, rate, times, batch);
+        assert_eq!(
+            result,
+            ClaimVerdict::Contradictory,
+            "{kind} {rate} {times}: {findings}"
+        );
     }
 }
 
