@@ -1,7 +1,7 @@
 //! Checks of a claim's figures against each other: two values of one quantity, shares and totals.
 
 use super::cell::Cell;
-use super::limits::{DecodeLimit, gigabytes, kv_bytes, machine_name, with_unit};
+use super::limits::{DecodeLimit, Trimmed, gigabytes, kv_bytes, machine_name, with_unit};
 use super::machine::{default_working_set, gigabytes_per_second};
 use super::request_times;
 use super::{Flag, Report};
@@ -183,6 +183,11 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
             return;
         }
     }
+    share_of_rate(cell, decode, report);
+}
+
+/// Checks the share of bandwidth or of the maximum that a decode rate has.
+fn share_of_rate(cell: &Cell, decode: &Cell, report: &mut Report) {
     let (Some(limit), Some(bin)) = (DecodeLimit::new(decode), decode.machine.fastest()) else {
         report.remark(&cell.field, "not checked: machine, model or format is unknown");
         return;
@@ -191,18 +196,34 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
     if decode.reading.low > limit.hard {
         return;
     }
-    let share = decode.reading.value / limit.ceiling;
-    let (_, most) = limit.bandwidth_used(decode.reading.value / decode.workload.batch);
+    let passes = decode.reading.value / decode.workload.batch;
+    let used = passes * limit.read_per_pass();
+    let is_of_compute = cell.kind == FigureKind::ShareOfMaximum && limit.is_compute();
+    let share = if is_of_compute {
+        decode.reading.value / limit.ceiling
+    } else {
+        used / limit.bandwidth
+    };
+    let (_, most) = limit.bandwidth_used(passes);
     // The experts that a batch reads are unknown.
     let shares = (share, share.max(most / limit.bandwidth));
-    let working = format!(
-        "{} × {} = {}, {:.0} % of {}",
-        with_unit(decode),
-        gigabytes(limit.streamed),
-        gigabytes_per_second(decode.reading.value / decode.workload.batch * limit.streamed),
-        100.0 * share,
-        machine_name(decode, bin)
-    );
+    let working = if is_of_compute {
+        format!(
+            "{} are {:.0} % of {} tok/s, the maximum by compute of {}",
+            with_unit(decode),
+            100.0 * share,
+            Trimmed(limit.ceiling),
+            machine_name(decode, bin)
+        )
+    } else {
+        format!(
+            "{} = {}, {:.0} % of {}",
+            reads(decode, limit.read_per_pass()),
+            gigabytes_per_second(used),
+            100.0 * share,
+            machine_name(decode, bin)
+        )
+    };
     let spread = decode.model.format.map_or(0.0, |format| format.spread);
     if cell.reading.admits_any(shares, SHARE + spread) {
         report.pass(&cell.field, working);
@@ -222,6 +243,16 @@ fn shares(cell: &Cell, cells: &[Cell], report: &mut Report) {
             )
             .factor(cell.reading.value / share),
     );
+}
+
+/// Describes the reads of a decode rate: `40 tok/s × 4.6 GB`.
+fn reads(decode: &Cell, bytes: f64) -> String {
+    let each = if decode.workload.batch > 1.0 {
+        format!(" / {} sequences", decode.workload.batch)
+    } else {
+        String::new()
+    };
+    format!("{}{each} × {}", with_unit(decode), gigabytes(bytes))
 }
 
 /// Checks used or measured bandwidth as a share of the chip's bandwidth.
@@ -346,9 +377,8 @@ fn bandwidth_used(cell: &Cell, cells: &[Cell], report: &mut Report) {
         return;
     }
     let message = format!(
-        "{} × {} = {}",
-        with_unit(decode),
-        gigabytes(limit.streamed),
+        "{} = {}",
+        reads(decode, limit.streamed),
         gigabytes_per_second(weights)
     );
     report.flag(

@@ -158,8 +158,14 @@ impl DecodeLimit {
         (passes * self.streamed, passes * most)
     }
 
+    /// Returns the bytes that one pass reads: the weights with the experts of one token, and the KV
+    /// cache.
+    pub(super) fn read_per_pass(&self) -> f64 {
+        self.streamed + self.cache
+    }
+
     /// Returns whether compute limits the rate, and not bandwidth.
-    fn is_compute(&self) -> bool {
+    pub(super) fn is_compute(&self) -> bool {
         self.compute <= self.ceiling
     }
 

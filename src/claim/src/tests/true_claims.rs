@@ -207,6 +207,45 @@ fn batch_of_a_mixture_reads_between_one_and_all_experts() {
     assert_eq!(result, ClaimVerdict::WrongFact);
 }
 
+/// Compute limits the decode of a large batch, which uses little bandwidth.
+#[test]
+fn share_of_bandwidth_is_not_a_share_of_compute() {
+    let at = |figures: &str| {
+        verdict(
+            QWEN3_8B,
+            "{batch: 64}",
+            &format!("{{kind: decodeTokensPerSecond, value: 1000}}, {figures}"),
+        )
+    };
+    for figures in [
+        "{kind: bandwidthUsed, value: 67 GB/s}, {kind: shareOfBandwidth, value: 12 %}",
+        "{kind: shareOfMaximum, value: 77 %}",
+    ] {
+        let (result, findings) = at(figures);
+        assert_eq!(result, ClaimVerdict::Plausible, "{findings}");
+    }
+    for (figures, message) in [
+        (
+            "{kind: shareOfBandwidth, value: 77 %}",
+            "tok/s / 64 sequences × 4.",
+        ),
+        ("{kind: shareOfMaximum, value: 30 %}", "maximum by compute"),
+    ] {
+        let (result, findings) = at(figures);
+        assert!(
+            result == ClaimVerdict::WrongFact && findings.contains(message),
+            "{figures}: {result} {findings}"
+        );
+    }
+    // The cache of long contexts counts.
+    let long = verdict(
+        QWEN3_8B,
+        "{context: 32768, batch: 8}",
+        "{kind: decodeTokensPerSecond, value: 40}, {kind: shareOfBandwidth, value: 40 %}",
+    );
+    assert_eq!(long.0, ClaimVerdict::Plausible, "{}", long.1);
+}
+
 #[test]
 fn bandwidth_of_speculative_decoding_is_a_remark() {
     let claim = |speculative: bool| {
