@@ -130,18 +130,13 @@ test('undo removes fields that the old template lacks and restores the change ca
   assert.equal(undoPatch(canary({}, { serving: { contextTokens: 128 } }), revision), undefined);
 });
 
-test('rollback to the newest revision is offered after the template was rejected', () => {
-  // The controller resolves name, context length and commit in a revision.
-  const newest: ModelRevision = {
-    metadata: { name: 'chat-2' },
-    spec: { revision: 2, model: { source: 'hf://o/m', revision: 'c0ffee' }, serving: { name: 'chat', contextTokens: 8192, maxConcurrency: 4 } },
-  };
-  const spec = (serving: object) => ({ model: { source: 'hf://o/m' }, serving: { maxConcurrency: 4, ...serving } });
-  const rejected = { conditions: [condition('Admitted', 'False')] };
-  assert.equal(isRejected(canary({}, spec({})), newest), false);
-  assert.equal(isRejected(canary(rejected, spec({ contextTokens: 9e6 })), newest), true);
-  // No Mac admits the replicas of the newest revision.
-  assert.equal(isRejected(canary(rejected, spec({})), newest), false);
+test('rollback to the newest revision is offered only while the controller rejects the template', () => {
+  const rollout = { stableRevision: 'chat-2', revision: 'chat-2' };
+  const conditions = [condition('Admitted', 'False')];
+  assert.equal(isRejected(canary({ rollout })), false);
+  assert.equal(isRejected(canary({ conditions, rollout: { ...rollout, refused: { revision: 'chat-3', since: '2026-01-01T00:00:00Z' } } })), true);
+  // No Mac admits the replicas of the newest revision, which has the commit of the branch `main`.
+  assert.equal(isRejected(canary({ conditions, rollout }, { model: { source: 'hf://o/m', revision: 'main' } })), false);
 });
 
 test('deployment shows an abort before its conditions', () => {

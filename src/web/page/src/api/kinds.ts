@@ -148,6 +148,8 @@ export interface Rollout {
   stepStartedAt?: string;
   analysis?: string;
   aborted?: { reason: string; message: string; at: string };
+  /** Template that the controller rejects, unset if the newest revision has the current template. */
+  refused?: { revision: string; since: string };
   predictedTokensPerSecond?: number;
   referenceTokensPerSecond?: number;
 }

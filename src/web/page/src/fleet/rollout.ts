@@ -126,14 +126,8 @@ export function undoPatch(deployment: ModelDeployment, revision: ModelRevision):
  * Returns whether the controller has rejected the current template, so that the newest revision has another one
  * and a rollback to it is useful.
  */
-export function isRejected(deployment: ModelDeployment, newest: ModelRevision): boolean {
-  if (condition(deployment.status?.conditions, 'Admitted')?.status !== 'False') return false;
-  // A revision of the current template sets only fields that the template leaves open.
-  return !onlyAdds(deployment.spec, undoPatch(deployment, newest)?.spec ?? {});
-}
-
-function onlyAdds(to: unknown, patch: unknown): boolean {
-  return isObject(to) && isObject(patch) && Object.entries(patch).every(([key, value]) => to[key] === undefined || onlyAdds(to[key], value));
+export function isRejected(deployment: ModelDeployment): boolean {
+  return deployment.status?.rollout?.refused !== undefined;
 }
 
 /** Returns the JSON merge patch from one value to another, or undefined if they are equal. */

@@ -207,7 +207,8 @@ function History({ deployment, history, mayUndo, onUndo }: { deployment: ModelDe
         const older = history[index + 1] ?? others[0];
         const base = others.find((other) => other.metadata.name === chosen) ?? older;
         const open = shown === revision.metadata.name;
-        const same = revision === current ? !isRejected(deployment, revision) : undoPatch(deployment, revision) === undefined;
+        // A revision has resolved fields, so its template differs from the deployment's also without a change.
+        const same = (revision === current && !isRejected(deployment)) || undoPatch(deployment, revision) === undefined;
         return (
           <li key={revision.metadata.name}>
             <div class="history-row">
