@@ -29,7 +29,7 @@ pub use cluster_authorities::ClusterAuthorities;
 pub use cluster_issuer::ClusterIssuer;
 pub use fleet_decisions::{CertificateChain, FleetDecisionError, TrustMachine, TrustServer};
 pub use machine_certificate::{
-    MachineCertificate, OperatorTlsError, Purpose, operator_tls, stored_certificate,
+    MachineCertificate, OPERATOR_LIFETIME, OperatorTlsError, Purpose, operator_tls, stored_certificate,
 };
 pub use membership::{KUBECONFIG_FILE, LeaveError, MACHINE_TLS_FILE, Membership, node_of_token};
 pub use node_ledger::{PublishedAuthorities, TrustPublisher};

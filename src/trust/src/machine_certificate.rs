@@ -35,8 +35,8 @@ const RETRY: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Lifetime of the client certificate of a gateway or of the web page's server.
 const GATEWAY_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
-/// Lifetime of the client certificate of one command.
-const OPERATOR_LIFETIME: Duration = Duration::from_secs(600);
+/// Lifetime of the client certificate of one command. A command that runs longer requests another one.
+pub const OPERATOR_LIFETIME: Duration = Duration::from_secs(600);
 
 const UNUSABLE_TRUST: &str = "the published authorities of the fleet are unusable";
 
