@@ -136,7 +136,7 @@ async fn request_from(
         let node = nodes.get_opt(name).await.map_err(ApiError::from)?;
         let node = node.ok_or_else(|| no_node(name))?;
         let requests = changed(&node, model, change)?;
-        let done = outcome(&requests, model, change);
+        let done = outcome(&node, &requests, model, change);
         let annotations: serde_json::Map<_, _> = requests
             .annotations()
             .into_iter()
@@ -159,17 +159,22 @@ async fn request_from(
 }
 
 /// Returns the description of a change after which the node has these requests.
-fn outcome(requests: &ModelRequests, model: &HubModel, change: Change) -> &'static str {
+fn outcome(node: &FleetNode, requests: &ModelRequests, model: &HubModel, change: Change) -> &'static str {
     let is_deleted = || requests.delete.keys().any(|deleted| covers(model, deleted));
+    let any_revision = HubModel {
+        revision: None,
+        ..model.clone()
+    };
     match change {
         Change::Keep => "prefetch requested; `rooflet models list` shows the model when it is complete",
         Change::Delete if is_deleted() => {
             "deletion requested; the agent deletes the model when no replica uses it"
         }
-        Change::Delete => {
+        Change::Delete if listed(node, &any_revision).next().is_some() => {
             "no longer kept; not deleted, because no download has this name: pass the commit that \
              `rooflet models list` shows"
         }
+        Change::Delete => "no longer kept; nothing of it was downloaded completely",
     }
 }
 
@@ -267,16 +272,19 @@ mod tests {
     }
 
     #[test]
-    fn deletion_of_a_branch_states_that_no_download_is_deleted() {
+    fn deletion_without_a_download_of_this_name_states_what_remains() {
         let done = |model: &str| {
             let model = model.parse().unwrap();
-            let node = node(json!({"rooflet.dev/keep-models": "hf://o/m@main"}));
-            outcome(
-                &changed(&node, &model, Change::Delete).unwrap(),
-                &model,
-                Change::Delete,
-            )
+            let kept = "hf://o/m@main,hf://o/incomplete,hf://o/incomplete@c3";
+            let node = node(json!({"rooflet.dev/keep-models": kept}));
+            let requests = changed(&node, &model, Change::Delete).unwrap();
+            outcome(&node, &requests, &model, Change::Delete)
         };
+        // `rooflet models list` shows no commit to pass.
+        for incomplete in ["hf://o/incomplete", "hf://o/incomplete@c3"] {
+            let expect = "no longer kept; nothing of it was downloaded completely";
+            assert_eq!(done(incomplete), expect, "{incomplete}");
+        }
         assert!(done("hf://o/m@main").starts_with("no longer kept; not deleted"));
         assert!(done("hf://o/m@c0").starts_with("deletion requested"));
         assert!(done("hf://o/m").starts_with("deletion requested"));
