@@ -42,7 +42,9 @@ pub(crate) struct Args {
     /// Namespace of the replica or deployment. Default: the namespace of the kubeconfig's context.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Keep printing new log lines. With mdep/NAME, also of replicas that are created later.
+    /// Keep printing new log lines. With mdep/NAME, also of replicas that are created later. With
+    /// mdep/NAME or `gateway`, a log continues after an interruption, for example a restart of the
+    /// agent. Lines that are written during the interruption are not printed.
     #[arg(long, short)]
     follow: bool,
     /// Start with the last N lines of each log; -1 prints the whole log.

@@ -75,8 +75,9 @@ impl LogState {
         }
     }
 
-    /// Returns the number of old lines to print: those of a replica that was created later are all
-    /// new, and an interrupted log continues.
+    /// Returns the number of old lines to print. The lines of a replica that was created later are all new.
+    /// After an interruption, the log continues with lines that are written after the request: no position
+    /// in the log is known, so lines that were written since the interruption are skipped.
     fn tail(&self, tail: Option<i64>) -> Option<i64> {
         match (self.has_lines, self.is_initial) {
             (true, _) => Some(0),

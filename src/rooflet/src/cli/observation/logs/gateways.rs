@@ -94,7 +94,8 @@ impl Problems {
 
 type Line = (String, anyhow::Result<Vec<u8>>);
 
-/// Returns the lines of a node's gateway. A followed log continues after an interruption.
+/// Returns the lines of a node's gateway. A followed log continues after an interruption, without
+/// the lines that were written meanwhile.
 fn lines_of(agents: Arc<Agents>, node: String, selection: Selection) -> BoxStream<'static, Line> {
     let name = node.clone();
     let requests = stream::unfold(Some(selection.tail), move |tail| {
