@@ -70,10 +70,11 @@ impl Daemon {
         format!("{DATA}/{}.log", self.verb()).into()
     }
 
-    /// Returns the copy of the property list with which launchd runs the service. macOS deletes it at a
-    /// restart, after which launchd reads the property list again.
+    /// Returns the copy of the property list with which this program last started the service. Only root may
+    /// read it. A restart of the Mac keeps it, although launchd then reads the property list again: if the list
+    /// was edited before, the next installation restarts the service once more.
     pub(crate) fn loaded_list(self) -> Utf8PathBuf {
-        format!("/var/run/{}.plist", self.label()).into()
+        format!("/var/db/{}.loaded.plist", self.label()).into()
     }
 
     /// Returns the log and the earlier one, into which the service rotates it.

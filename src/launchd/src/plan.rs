@@ -32,6 +32,8 @@ pub struct Observed {
     pub(crate) accounts: Accounts,
     /// Property lists of installed services.
     pub(crate) installed: BTreeMap<Daemon, PropertyList>,
+    /// Other installed services, whose property lists this user may not read.
+    pub(crate) unreadable: BTreeSet<Daemon>,
     pub(crate) loaded: BTreeSet<Daemon>,
     /// Whether launchd runs the service with an earlier version of its property list.
     pub(crate) is_stale: bool,
@@ -66,6 +68,12 @@ pub enum PlanError {
          {state_dir}` first, or pass --kubeconfig or --manifest-dir"
     )]
     NotJoined { state_dir: Utf8PathBuf },
+}
+
+impl Observed {
+    fn is_installed(&self, daemon: Daemon) -> bool {
+        self.installed.contains_key(&daemon) || self.unreadable.contains(&daemon)
+    }
 }
 
 impl Installation {
@@ -197,7 +205,7 @@ pub fn install(desired: &Installation, observed: &Observed) -> Result<Vec<Step>,
         });
     }
     let must_start = |daemon: &Daemon| {
-        let is_installed = *daemon == desired.daemon || observed.installed.contains_key(daemon);
+        let is_installed = *daemon == desired.daemon || observed.is_installed(*daemon);
         must_restart(*daemon) || (is_installed && !observed.loaded.contains(daemon))
     };
     steps.extend(Daemon::ALL.into_iter().filter(must_start).map(Step::Load));
@@ -215,7 +223,7 @@ fn check(desired: &Installation, observed: &Observed) -> Result<(), PlanError> {
     if user != USER && !observed.accounts.users.contains_key(&user) {
         return Err(PlanError::NoSuchUser { user });
     }
-    // Both services use the same directory.
+    // Both services use the same directory. Root can read all lists.
     for (other, job) in &observed.installed {
         let theirs = job.user_name.clone().unwrap_or_else(|| "root".to_owned());
         if *other != desired.daemon && theirs != user {
@@ -260,7 +268,11 @@ pub fn uninstall(daemon: Daemon, purge: bool, observed: &Observed) -> Vec<Step> 
     }
     let exists = |path: &Utf8PathBuf| observed.modes.contains_key(path);
     let delete = |path: Utf8PathBuf| exists(&path).then_some(Step::Delete { path });
-    steps.extend(delete(daemon.property_list()));
+    steps.extend(
+        [daemon.property_list(), daemon.loaded_list()]
+            .into_iter()
+            .filter_map(delete),
+    );
     if !purge {
         return steps;
     }
@@ -271,8 +283,8 @@ pub fn uninstall(daemon: Daemon, purge: bool, observed: &Observed) -> Vec<Step> 
             .filter_map(delete),
     );
     steps.extend(daemon.logs().into_iter().filter_map(delete));
-    let is_last = observed.installed.keys().all(|installed| *installed == daemon);
-    if is_last {
+    let is_last = |other: &Daemon| *other == daemon || !observed.is_installed(*other);
+    if Daemon::ALL.iter().all(is_last) {
         steps.extend(daemon::binaries().into_iter().filter_map(delete));
         let directories = [MODELS, DATA].map(Utf8PathBuf::from);
         let directories = directories.into_iter().filter(exists);

@@ -163,6 +163,25 @@ async fn native(command: &Invocation) -> Result<Answer> {
     })
 }
 
+/// Adds the property list of an installed service. The plan of the service `planned` needs the content of its own
+/// list only, so this user may not be able to read others.
+pub(crate) fn add_list(
+    observed: &mut Observed,
+    planned: Daemon,
+    installed: Daemon,
+    list: Result<Option<PropertyList>>,
+) -> Result<()> {
+    match list {
+        Ok(Some(list)) => drop(observed.installed.insert(installed, list)),
+        Ok(None) => {}
+        Err(SystemError::Private { .. }) if installed != planned => {
+            observed.unreadable.insert(installed);
+        }
+        Err(err) => return Err(err),
+    }
+    Ok(())
+}
+
 impl System {
     /// Returns a system whose files are below `root`.
     pub fn new(root: &Utf8Path, programs: Programs) -> Self {
@@ -172,22 +191,18 @@ impl System {
         }
     }
 
-    /// Reads the property lists of all installed services.
-    pub fn installed(&self) -> Result<BTreeMap<Daemon, PropertyList>> {
-        let mut installed = BTreeMap::new();
-        for daemon in Daemon::ALL {
-            let path = daemon.property_list();
-            let text = self.files.read(&path).map_err(|err| match err.is_denial() {
-                true => SystemError::Private { path: path.clone() },
-                false => err,
-            });
-            if let Some(text) = text? {
-                let list = PropertyList::parse(&text);
-                let list = list.map_err(|err| SystemError::PropertyList { path, err })?;
-                installed.insert(daemon, list);
-            }
+    /// Reads the property list of a service; `None` if it is not installed.
+    pub fn installed_list(&self, daemon: Daemon) -> Result<Option<PropertyList>> {
+        let path = daemon.property_list();
+        match self.files.read(&path) {
+            Ok(None) => Ok(None),
+            Ok(Some(text)) => match PropertyList::parse(&text) {
+                Ok(list) => Ok(Some(list)),
+                Err(err) => Err(SystemError::PropertyList { path, err }),
+            },
+            Err(err) if err.is_denial() => Err(SystemError::Private { path }),
+            Err(err) => Err(err),
         }
-        Ok(installed)
     }
 
     /// Returns the state of a service; `None` if launchd does not know it.
@@ -228,11 +243,15 @@ impl System {
         Ok(observed)
     }
 
-    /// Returns whether the property list was changed since the service was loaded.
+    /// Returns whether the property list of a loaded service was changed since it was loaded. Without a copy,
+    /// that is unknown, and counts as a change.
     fn is_stale(&self, daemon: Daemon) -> Result<bool> {
-        // Only root may read the copy; others only see the steps.
-        let loaded = self.files.read(&daemon.loaded_list()).ok().flatten();
-        Ok(loaded.is_some() && loaded != self.files.read(&daemon.property_list())?)
+        match self.files.read(&daemon.loaded_list()) {
+            Ok(loaded) => Ok(loaded.is_none() || loaded != self.files.read(&daemon.property_list())?),
+            // Only root may read the copy; others only see the steps.
+            Err(err) if err.is_denial() => Ok(false),
+            Err(err) => Err(err),
+        }
     }
 
     /// Returns the names and ids of a list of accounts.
@@ -248,9 +267,11 @@ impl System {
                 users: self.accounts("/Users", "UniqueID").await,
                 groups: self.accounts("/Groups", "PrimaryGroupID").await,
             },
-            installed: self.installed()?,
             ..Observed::default()
         };
+        for installed in Daemon::ALL {
+            add_list(&mut observed, daemon, installed, self.installed_list(installed))?;
+        }
         for daemon in Daemon::ALL {
             if self.job(daemon).await.is_some() {
                 observed.loaded.insert(daemon);
@@ -260,7 +281,7 @@ impl System {
         let paths = daemon::binaries()
             .into_iter()
             .chain(shared)
-            .chain([daemon.property_list()])
+            .chain([daemon.property_list(), daemon.loaded_list()])
             .chain(daemon.logs())
             .chain(plan::state_dir(daemon, &observed));
         observed.modes = self.files.modes(paths)?;

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use camino::{Utf8Path, Utf8PathBuf};
 
 use crate::system::fake::{FakeJob, FakeMac};
+use crate::system::{SystemError, add_list};
 use crate::{Daemon, Installation, Observed, Programs, PropertyList, System, USER};
 use rooflet_testing::TempDir;
 
@@ -74,6 +75,14 @@ impl Mac {
         self.with(install).await
     }
 
+    /// Restarts the Mac, which empties a directory. launchd loads the installed services.
+    fn restart(&self) {
+        let volatile = self.path("var/run");
+        if volatile.exists() {
+            fs::remove_dir_all(volatile).unwrap();
+        }
+    }
+
     async fn uninstall(&mut self, daemon: Daemon, purge: bool) -> Vec<String> {
         let uninstall = async |system: &System| {
             let observed = system.observe_removal(daemon).await.unwrap();
@@ -106,6 +115,7 @@ async fn second_installation_changes_nothing() {
         "version 1"
     );
 
+    mac.restart();
     let (outcome, commands) = mac.install(&desired).await;
     assert_eq!((outcome.unwrap(), commands), (0, Vec::new()));
 }
@@ -196,7 +206,8 @@ async fn changed_property_list_of_a_running_service_is_applied() {
     mac.install(&desired).await.0.unwrap();
     let list = mac.path("Library/LaunchDaemons/dev.rooflet.server.plist");
     let text = fs::read_to_string(&list).unwrap();
-    for token in ["hf_1", "hf_2"] {
+    for token in ["hf_1", "hf_2", "hf_3"] {
+        mac.restart();
         let variables = format!(
             "<key>EnvironmentVariables</key><dict><key>HF_TOKEN</key><string>{token}</string></dict></dict>"
         );
@@ -217,8 +228,42 @@ async fn changed_property_list_of_a_running_service_is_applied() {
         assert_eq!(fs::metadata(&list).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(mac.install(&again).await.1, [""; 0]);
     }
+    let copy = mac.path("var/db/dev.rooflet.server.loaded.plist");
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    // Without the copy, nothing is known about the loaded list.
+    fs::remove_file(&copy).unwrap();
+    let again = mac.installation(Daemon::Server, &[]);
+    mac.install(&again).await.0.unwrap();
+    fs::remove_file(&copy).unwrap();
+    assert_eq!(mac.install(&again).await.1.len(), 3);
+    assert_eq!(mac.install(&again).await.1, [""; 0]);
+    // An administrator has stopped the service.
+    mac.fake.as_mut().unwrap().loaded.clear();
     mac.uninstall(Daemon::Server, false).await;
-    assert!(!mac.path("var/run/dev.rooflet.server.plist").exists());
+    assert!(!copy.exists());
+}
+
+#[tokio::test]
+async fn list_of_one_service_does_not_depend_on_the_other() {
+    let mut mac = Mac::new();
+    mac.write(
+        "Library/LaunchDaemons/dev.rooflet.agent.plist",
+        "no property list",
+    );
+    let read = async |system: &System| Daemon::ALL.map(|daemon| system.installed_list(daemon));
+    let [server, agent] = mac.with(read).await.0;
+    assert_eq!(server.unwrap(), None);
+    agent.unwrap_err();
+
+    let mut observed = Observed::default();
+    let mut deny = |planned| {
+        let path = Daemon::Server.property_list();
+        let denied = Err(SystemError::Private { path });
+        add_list(&mut observed, planned, Daemon::Server, denied)
+    };
+    deny(Daemon::Server).unwrap_err();
+    deny(Daemon::Agent).unwrap();
+    assert!(observed.unreadable.contains(&Daemon::Server));
 }
 
 #[tokio::test(start_paused = true)]

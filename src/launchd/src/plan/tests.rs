@@ -103,6 +103,22 @@ fn services_stop_before_a_new_binary_and_the_control_plane_starts_first() {
     );
 }
 
+/// An ordinary user runs `--dry-run`, and the other service has environment variables.
+#[test]
+fn private_list_of_another_service_does_not_prevent_a_plan() {
+    let desired = installation(Daemon::Agent, &[]);
+    let mut observed = installed(&desired);
+    observed.unreadable.insert(Daemon::Server);
+    let start = [Step::Load(Daemon::Server)];
+    assert_eq!(install(&desired, &observed).unwrap(), start);
+    observed.modes.insert("/usr/local/bin/rooflet".into(), 0o755);
+    let purged = shown(&uninstall(Daemon::Agent, true, &observed));
+    assert!(
+        !purged.contains(&"delete /usr/local/bin/rooflet".to_owned()),
+        "{purged:?}"
+    );
+}
+
 /// Mac with both services, of which each runs with some binary and some property list.
 #[derive(Clone)]
 struct Machine {

@@ -173,7 +173,7 @@ fn require_macos(daemon: Daemon, verb: &str) -> Result<(), Failure> {
 
 async fn install<A: clap::Args>(daemon: Daemon, args: InstallArgs<A>) -> Result<(), Failure> {
     let system = args.changes.system(daemon, "install")?;
-    let installed = system.installed()?.remove(&daemon);
+    let installed = system.installed_list(daemon)?;
     let desired = desired(
         daemon,
         args.user,
@@ -304,7 +304,7 @@ async fn status(daemon: Daemon, args: &StatusArgs) -> Result<ExitStatus, Failure
     let report = Report::new(
         daemon,
         system.job(daemon).await,
-        system.installed()?.remove(&daemon),
+        system.installed_list(daemon)?,
         system.is_current(&files()?.0, &binary)?,
         rooflet_doctor::sleep_lines().await,
     );

@@ -59,13 +59,13 @@ fn installed_service_keeps_its_arguments_and_its_user() {
         .join("Library/LaunchDaemons/dev.rooflet.agent.plist");
     fs::create_dir_all(list.parent().unwrap()).unwrap();
     fs::write(&list, edited).unwrap();
-    let installed = System::new(directory.path(), PRINTED).installed().unwrap();
-    let edited = installed.get(&Daemon::Agent);
+    let system = System::new(directory.path(), PRINTED);
+    let edited = system.installed_list(Daemon::Agent).unwrap();
     let again = desired(
         Daemon::Agent,
         None,
         vec!["--no-probe".to_owned()],
-        edited,
+        edited.as_ref(),
         files(),
     );
     assert!(again.job().text().contains("<string>hf_1</string>"));
