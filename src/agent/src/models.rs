@@ -295,7 +295,10 @@ impl Models {
                     is_under_way,
                     problem,
                 };
+                // The target of a symbolic link in the path may have been mounted since the inspection.
+                let path = pulls.downloads().path(&snapshot.model);
                 outcome.map(|found| ServableModel {
+                    path,
                     pull: Some(pull),
                     ..found
                 })

@@ -31,7 +31,7 @@ pub(super) struct Prefetch<'a> {
 pub(super) struct DownloadPlan {
     /// Downloads to start.
     starts: Vec<HubModel>,
-    /// Missing bytes of all downloads that have started or start, by directory.
+    /// Missing bytes of all downloads that have started or start, and that fit, by directory.
     missing: BTreeMap<Utf8PathBuf, Bytes>,
     /// True if a download starts or is suspended, so that it may need space.
     needs_space: bool,
@@ -46,39 +46,40 @@ impl DownloadPlan {
         disk_limit: Bytes,
     ) -> Self {
         let mut downloads = Self::default();
-        let mut free = disk_limit - plan.reserved_disk;
-        for (key, ResolvedReplica { replica, model }) in &desired.replicas {
-            if let Ok(ServableModel {
-                path,
-                pull: Some(pull),
-                ..
-            }) = model
-                && let Ok(ModelSource::Hub(source)) = replica.spec.source()
-            {
-                let is_admitted = matches!(plan.steps.get(key), Some(Step::Pull(_)));
-                // A rejected replica keeps its download, but the plan reserves no space for it.
-                if !is_admitted && pull.is_under_way && !downloads.missing.contains_key(path) {
-                    free = free - pull.missing();
-                }
-                if is_admitted || pull.is_under_way {
-                    downloads.add(&source, path, pull);
-                }
-            }
-        }
-        let pulls = prefetches.iter().filter_map(|(model, prefetch)| {
-            let found = prefetch.found.as_ref().ok()?;
-            Some((model, found.path.as_path(), found.pull.as_ref()?))
+        let pulls = desired.replicas.iter().filter_map(|(key, wanted)| {
+            let ResolvedReplica { replica, model } = wanted;
+            let found = model.as_ref().ok().filter(|_| !replica.deleting)?;
+            let pull = found.pull.as_ref()?;
+            let Ok(ModelSource::Hub(source)) = replica.spec.source() else {
+                return None;
+            };
+            let is_admitted = matches!(plan.steps.get(key), Some(Step::Pull(_)));
+            Some((is_admitted, (source, found.path.as_path(), pull)))
         });
+        let (admitted, rejected): (Vec<_>, Vec<_>) = pulls.partition(|(is_admitted, _)| *is_admitted);
+        for (_, (source, path, pull)) in &admitted {
+            downloads.add(source, path, pull);
+        }
+        // The plan has reserved space for admitted replicas only. A rejected replica keeps its download.
+        let rejected = rejected.into_iter().map(|(_, pull)| pull);
+        let prefetches = prefetches.iter().filter_map(|(model, prefetch)| {
+            let found = prefetch.found.as_ref().ok()?;
+            Some((model.clone(), found.path.as_path(), found.pull.as_ref()?))
+        });
+        let (started, new): (Vec<_>, Vec<_>) = prefetches.partition(|(.., pull)| pull.is_under_way);
         // A download that has started keeps its space.
-        let (started, new): (Vec<_>, Vec<_>) = pulls.partition(|(.., pull)| pull.is_under_way);
-        for (model, path, pull) in started.into_iter().chain(new) {
-            // A replica may need the same model.
-            if downloads.missing.contains_key(path) {
-                continue;
-            }
-            if pull.is_under_way || pull.missing() <= free {
+        let started = rejected.filter(|(.., pull)| pull.is_under_way).chain(started);
+        let mut free = disk_limit - plan.reserved_disk;
+        // Replicas can share a download with each other and with prefetches.
+        let mut counted: BTreeSet<_> = downloads.missing.keys().cloned().collect();
+        for (model, path, pull) in started.chain(new) {
+            let fits = pull.missing() <= free;
+            if (fits || pull.is_under_way) && counted.insert(path.to_owned()) {
                 free = free - pull.missing();
-                downloads.add(model, path, pull);
+                // Deleting unused models for a download that does not fit would not complete it.
+                if fits {
+                    downloads.add(&model, path, pull);
+                }
             }
         }
         downloads

@@ -43,6 +43,7 @@ mod tests {
     use super::super::plan::SyncPlan;
     use super::super::plan::tests::{check, parse_case};
     use super::*;
+    use crate::sync::Step;
 
     #[test]
     fn replicas_without_objectives_stop_first_by_lowest_priority() {
@@ -129,6 +130,23 @@ mod tests {
         check("@free=1 a", "", "a=start(1.0 GiB)");
         check("@stopped @free=1 a", "", "a=refuse(Temporary/MemoryInUse)");
         check("@stopped @free=2 a", "", "a=start(1.0 GiB)");
+        let message = |wanted: &str| {
+            let (desired, observed) = parse_case(wanted, "");
+            let plan = SyncPlan::new(&desired, &observed, jiff::Timestamp::UNIX_EPOCH);
+            match plan.steps.into_values().next() {
+                Some(Step::Refuse(refusal)) => refusal.message,
+                step => panic!("{step:?}"),
+            }
+        };
+        let headroom = "; 300.0 MiB more stay free for an hour after memory pressure";
+        for (wanted, is_named) in [
+            ("@stopped @free=1 a", true),
+            ("@free=1 a:gib=2", false),
+            ("@stopped @allocatable=1 a:gib=2", false),
+        ] {
+            let message = message(wanted);
+            assert_eq!(message.contains(headroom), is_named, "{message}");
+        }
         // The new template of a stopped replica.
         let stopped = "a:worker=none:stopped-for-memory";
         check(

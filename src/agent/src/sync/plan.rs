@@ -314,7 +314,14 @@ impl Planner<'_> {
             && !replica.terms.overridden
         {
             let suggestions = suggestions(&ask, &supply, parameters);
-            let mut message = format!("{refusal}; it reserves {verdict}");
+            let mut message = refusal.to_string();
+            if needs_headroom && is_memory_in_use(refusal) {
+                let headroom = self.observed.restart_headroom;
+                message.push_str(&format!(
+                    "; {headroom} more stay free for an hour after memory pressure"
+                ));
+            }
+            message.push_str(&format!("; it reserves {verdict}"));
             if !suggestions.is_empty() {
                 let changes: Vec<_> = suggestions.iter().map(ToString::to_string).collect();
                 message.push_str(&format!(". It would be admitted with {}", changes.join(" or ")));
@@ -498,6 +505,13 @@ fn ask<'a>(replica: &DesiredReplica, facts: &'a ServableModel, demand: Demand) -
         },
         objectives: Objectives::from(&replica.terms.objectives),
     }
+}
+
+fn is_memory_in_use(refusal: &admission::Refusal) -> bool {
+    matches!(
+        refusal,
+        admission::Refusal::Memory(MemoryRefusal::NotFreeNow { .. })
+    )
 }
 
 fn refusal_kind(refusal: &admission::Refusal) -> RefusalKind {

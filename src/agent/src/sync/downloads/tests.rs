@@ -3,7 +3,7 @@ use super::*;
 use crate::models::DownloadProblem;
 
 /// Case of a download plan. Models are `name=GIB`, with `!` if the download has started and `?` if it is also
-/// suspended.
+/// suspended, and then `-` if the replica is being deleted.
 struct Case<'a> {
     /// Replicas, each with its model.
     replicas: &'a str,
@@ -13,6 +13,7 @@ struct Case<'a> {
 
 fn found(text: &str) -> (HubModel, ServableModel) {
     let (name, size) = text.split_once('=').unwrap();
+    let size = size.trim_end_matches('-');
     let gib = size.trim_end_matches(['!', '?']);
     let (desired, _) = parse_case(&format!("a:away={gib}"), "");
     let mut model = desired.replicas.into_values().next().unwrap().model.unwrap();
@@ -37,6 +38,7 @@ impl Case<'_> {
             let (source, model) = found(text);
             wanted.replica.spec.source = source.to_string();
             wanted.model = Ok(model);
+            wanted.replica.deleting = text.ends_with('-');
         }
         let plan = SyncPlan::new(&desired, &observed, rooflet_base::clock::at(0));
         let prefetches = self.prefetches.split_whitespace().map(|text| {
@@ -93,7 +95,31 @@ fn prefetches_and_replicas_share_the_free_space() {
     // A download that has started keeps its space.
     case("", "a=6 b=6!", 10).check("", 6, false);
     // The replica is rejected, but its download continues.
-    case("a=12!", "b=6", 10).check("", 12, false);
+    let full = "a=1 ".repeat(10);
+    let rejected = format!("{full} b=2!");
+    let started = ["a"; 10].join(" ");
+    case(&rejected, "c=89", 100).check(&started, 3, true);
+    case(&rejected, "c=88", 100).check(&format!("{started} c"), 91, true);
     // The replica's download is also the one of the prefetch.
     case("a=6!", "a=6 b=4", 10).check("b", 10, true);
+}
+
+/// The deletion of all unused models would not complete such a download.
+#[test]
+fn downloads_that_do_not_fit_free_no_space() {
+    case("a=12?", "", 10).check("", 0, false);
+    case("", "a=12?", 10).check("", 0, false);
+    // They still use the space of others.
+    case("a=12?", "b=6", 10).check("", 0, false);
+    case("a=6 b=6!", "c=2", 10).check("a", 6, true);
+    case("", "a=12? b=6", 10).check("", 0, false);
+    case("", "a=8? b=6?", 10).check("", 8, true);
+    // The replica and the prefetch have the same download.
+    case("a=12?", "a=12? b=1", 10).check("", 0, false);
+}
+
+#[test]
+fn stopped_downloads_of_deleted_replicas_do_not_count() {
+    case("a=6!-", "b=6", 10).check("b", 6, true);
+    case("a=6?-", "", 10).check("", 0, false);
 }
