@@ -219,6 +219,18 @@ fn request_for_an_unschedulable_model_is_rejected_immediately_with_the_reason() 
     let fleet = Fleet::start();
     let Some(kubectl) = fleet.kubectl() else { return };
     kubectl.apply(UNSCHEDULABLE).ok();
+    eventually("the gateway to read the deployment", || {
+        let path = "/v1/chat/completions";
+        let answer = fleet
+            .gateway
+            .post(path, &question("nowhere"))
+            .expect("a response");
+        if answer.status == 404 {
+            Err(answer.text)
+        } else {
+            Ok(())
+        }
+    });
     // The first request may arrive before the scheduling decision. The gateway's unit tests check
     // the waiting time with a simulated clock.
     for _ in 0..2 {
