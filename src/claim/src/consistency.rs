@@ -63,7 +63,7 @@ pub(super) fn partner<'a>(cell: &Cell, cells: &'a [Cell], kind: FigureKind) -> O
         .iter()
         .filter(|other| other.kind == kind && other.field != cell.field)
         .filter(|other| other.same_run(cell) && may_be_equal(other))
-        // Of equal candidates, the first one counts.
+        // The first of equal candidates counts.
         .min_by_key(|other| {
             let unknown_length = length(cell).is_some() && length(other).is_none();
             (unknown_length, other.name != cell.name)

@@ -18,6 +18,7 @@ use self::disk::disk;
 use self::format::operations_per_second;
 pub(super) use self::format::{Trimmed, gigabytes, with_unit};
 use self::memory::{memory, memory_in_use};
+pub(super) use self::prefill::flag_cached_tokens;
 use self::prefill::prefill;
 use super::cell::{Cell, SizeSource};
 use super::machine::{Bin, gigabytes_per_second};

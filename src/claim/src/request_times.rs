@@ -2,7 +2,7 @@
 
 use super::cell::Cell;
 use super::consistency::{RUN_TO_RUN, SHARE, partner};
-use super::limits::{Trimmed, with_unit};
+use super::limits::{Trimmed, flag_cached_tokens, with_unit};
 use super::{Flag, Report};
 use rooflet_api::v1alpha1::{ClaimVerdict, FigureKind};
 
@@ -99,7 +99,9 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
         }
         let whole = prompt.value * cell.workload.batch;
         if cached > 0.0 && low <= whole * 1.03 && high >= whole * 0.97 {
-            counts_cached_tokens(cell, time, rate, report);
+            let (rate_text, time_text) = (with_unit(cell), with_unit(time));
+            let reason = format!("{rate_text} for {time_text} counts the cached tokens of the prompt");
+            flag_cached_tokens(cell, &reason, rate, report);
             return;
         }
         let mut message = format!(
@@ -149,22 +151,6 @@ fn rate_and_time(cell: &Cell, cells: &[Cell], report: &mut Report) {
     } else {
         report.remark(&cell.field, format!("{implied:.0} tokens in {}", with_unit(time)));
     }
-}
-
-/// Flags a prefill rate that counts the cached tokens. `rate` is that of the computed tokens.
-fn counts_cached_tokens(cell: &Cell, time: &Cell, rate: f64, report: &mut Report) {
-    let message = format!(
-        "{} for {} counts the cached tokens of the prompt; the computed tokens have {} tok/s",
-        with_unit(cell),
-        with_unit(time),
-        Trimmed(rate)
-    );
-    report.flag(
-        &cell.field,
-        Flag::new(ClaimVerdict::MethodUnclear, message)
-            .instead(with_unit(cell), format!("{} tok/s", Trimmed(rate)), rate)
-            .factor(cell.reading.value / rate),
-    );
 }
 
 /// Times of a request, with the number of tokens that all its sequences generate.

@@ -77,18 +77,25 @@ fn counts_cached_tokens(cell: &Cell, excess: f64, report: &mut Report) -> bool {
         return false;
     }
     let rate = cell.reading.value * computed_share;
-    let message = format!(
-        "{} is possible only if it counts the cached tokens; the computed tokens have {} tok/s",
-        with_unit(cell),
-        Trimmed(rate)
+    let reason = format!(
+        "{} is possible only if it counts the cached tokens",
+        with_unit(cell)
     );
+    flag_cached_tokens(cell, &reason, rate, report);
+    true
+}
+
+/// Flags a prefill rate that counts cached tokens. `rate` is that of the computed tokens, in tokens per
+/// second.
+pub(crate) fn flag_cached_tokens(cell: &Cell, reason: &str, rate: f64, report: &mut Report) {
+    let rate_text = format!("{} tok/s", Trimmed(rate));
+    let message = format!("{reason}; the computed tokens have {rate_text}");
     report.flag(
         &cell.field,
         Flag::new(ClaimVerdict::MethodUnclear, message)
-            .instead(with_unit(cell), format!("{} tok/s", Trimmed(rate)), rate)
+            .instead(with_unit(cell), rate_text, rate)
             .factor(cell.reading.value / rate),
     );
-    true
 }
 
 pub(super) fn prefill(cell: &Cell, report: &mut Report) {
